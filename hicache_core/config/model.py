@@ -22,19 +22,15 @@ class HiCacheConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         float | None,
         Meta(description="host pool pages / device pool pages (2.0 when size is not given either)"),
     ] = None
-    hicache_size: Annotated[
-        float, Meta(description="host pool in GB (10^9 bytes) per rank; overrides ratio")
-    ] = 0.0
-    hicache_write_policy: Annotated[
-        WritePolicy, Meta(description="when L1 pages are copied to L2 and L3")
-    ] = "write_through"
-    hicache_io_backend: Annotated[IoBackend, Meta(description="how pages move between L1 and L2")] = "kernel"
-    hicache_mem_layout: Annotated[LayoutName, Meta(description="byte order of a page in L2 and L3")] = (
-        "page_first"
+    hicache_size: Annotated[float, Meta(description="host pool in GB (10^9 bytes) per rank; overrides ratio")] = 0.0
+    hicache_write_policy: Annotated[WritePolicy, Meta(description="when L1 pages are copied to L2 and L3")] = (
+        "write_through"
     )
-    hicache_storage_backend: Annotated[
-        str | None, Meta(description="an L3 plugin's name, or a URL; none: no L3")
-    ] = None
+    hicache_io_backend: Annotated[IoBackend, Meta(description="how pages move between L1 and L2")] = "kernel"
+    hicache_mem_layout: Annotated[LayoutName, Meta(description="byte order of a page in L2 and L3")] = "page_first"
+    hicache_storage_backend: Annotated[str | None, Meta(description="an L3 plugin's name, or a URL; none: no L3")] = (
+        None
+    )
     hicache_storage_prefetch_policy: Annotated[
         PrefetchPolicy, Meta(description="when a request stops waiting for L3")
     ] = "timeout"
@@ -51,20 +47,12 @@ class HiCacheConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prefetch_capacity_share: Annotated[
         float, Meta(description="share of the host pool that prefetches may hold at once", gt=0, le=1)
     ] = 0.5
-    load_back_threshold: Annotated[
-        int, Meta(description="tokens below which L2 is not loaded back", ge=0)
-    ] = 10
-    write_retry_limit: Annotated[int, Meta(description="pages that wait for another attempt to reach L3")] = (
-        8192
-    )
-    negative_cache_ttl: Annotated[
-        float, Meta(description="seconds for which a miss in L3 is believed", ge=0)
-    ] = 0.5
+    load_back_threshold: Annotated[int, Meta(description="tokens below which L2 is not loaded back", ge=0)] = 10
+    write_retry_limit: Annotated[int, Meta(description="pages that wait for another attempt to reach L3")] = 8192
+    negative_cache_ttl: Annotated[float, Meta(description="seconds for which a miss in L3 is believed", ge=0)] = 0.5
     storage_timeout: Annotated[float, Meta(description="seconds, deadline of one L3 call", gt=0)] = 10.0
     storage_workers: Annotated[int, Meta(description="I/O threads per direction", ge=1)] = 2
-    tp_lcm_size: Annotated[
-        int | None, Meta(description="grid for page_head objects shared across TP sizes")
-    ] = None
+    tp_lcm_size: Annotated[int | None, Meta(description="grid for page_head objects shared across TP sizes")] = None
     enable_cache_report: Annotated[bool, Meta(description="cached tokens by tier in each answer")] = False
     compat: Annotated[
         Literal["sglang-0.5.23", "sglang-2026-06"],

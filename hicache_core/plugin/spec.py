@@ -56,7 +56,7 @@ class DiscoverySpec:
     """What the module behind an entry point of group `hicache.backends` implements."""
 
     @hookspec(firstresult=True)
-    def hicache_backend(self) -> BackendSpec | None:  # type: ignore[empty-body]
+    def hicache_backend(self) -> BackendSpec | None:
         """The backend's description. The module imports neither torch nor the vendor's SDK."""
 
 
@@ -120,15 +120,11 @@ class DataPlaneSpec:
         """
 
     @hookspec(firstresult=True)
-    def batch_get_v2(
-        self, transfers: Sequence[PoolTransfer], ctx: IoContext
-    ) -> dict[PoolName, list[Outcome]] | None:
+    def batch_get_v2(self, transfers: Sequence[PoolTransfer], ctx: IoContext) -> dict[PoolName, list[Outcome]] | None:
         """batch_get_v1 for several pools at once; one list per transfer, by pool name. Optional."""
 
     @hookspec(firstresult=True)
-    def batch_set_v2(
-        self, transfers: Sequence[PoolTransfer], ctx: IoContext
-    ) -> dict[PoolName, list[Outcome]] | None:
+    def batch_set_v2(self, transfers: Sequence[PoolTransfer], ctx: IoContext) -> dict[PoolName, list[Outcome]] | None:
         """batch_set_v1 for several pools at once; one list per transfer, by pool name. Optional."""
 
     @hookspec
