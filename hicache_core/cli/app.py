@@ -1,0 +1,78 @@
+"""`hicache`: one command line for operating, judging and measuring stores."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from hicache_core import __version__
+from hicache_core.cli import (
+    backends_command,
+    bench_command,
+    config_command,
+    conformance_command,
+    doctor_command,
+    explain_command,
+    replay_command,
+    store_command,
+)
+from hicache_core.cli.output import Exit, err, out
+from hicache_core.errors import HiCacheError, OpenError
+
+SWITCH_INTERVAL = 0.0005
+"""Seconds a busy Python thread may hold the GIL: I/O workers and the main thread share it in our own processes."""
+
+app = typer.Typer(
+    name="hicache",
+    help="KV-cache hierarchy for LLM inference: stores, their health, their proof.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"hicache {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
+    """KV-cache hierarchy for LLM inference: stores, their health, their proof."""
+
+
+for module in (
+    doctor_command,
+    backends_command,
+    config_command,
+    store_command,
+    explain_command,
+    replay_command,
+    conformance_command,
+    bench_command,
+):
+    module.register(app)
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one clear message and an exit code, not a traceback."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    try:
+        app()
+    except OpenError as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(Exit.STORE)
+    except HiCacheError as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(Exit.USAGE)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(Exit.OK)

@@ -1,0 +1,63 @@
+"""How every command speaks: tables for people, JSON for machines, exit codes for scripts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class Exit(IntEnum):
+    """Exit codes of `hicache`."""
+
+    OK = 0
+    FAILED = 1
+    """The command ran and a check did not hold."""
+    USAGE = 2
+    """Bad input: options, configuration, files."""
+    STORE = 3
+    """The store could not be opened or reached."""
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()) -> Table:
+    """A rich table; `right` holds the indices of columns to align right."""
+    made = Table(title=title, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="right" if index in right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*("" if cell is None else str(cell) for cell in row))
+    return made
+
+
+def print_json(data: Any) -> None:
+    """Indented JSON on standard output, nothing else."""
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(data, enc_hook=str), indent=2) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def write_json(data: Any, target: str) -> None:
+    """Indented JSON into the file `target`, or on standard output for `-`."""
+    if target == "-":
+        print_json(data)
+        return
+    path = Path(target)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(data, enc_hook=str), indent=2) + b"\n")
+
+
+def human_bytes(count: float) -> str:
+    """1536 -> '1.5 KiB'."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
