@@ -1,0 +1,112 @@
+"""Dependencies point one way, and what must be light to import is."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = {
+    "hicache_core": ROOT / "hicache_core",
+    "hicache_file": ROOT / "plugins/file/src/hicache_file",
+    "hicache_conformance": ROOT / "conformance/src/hicache_conformance",
+    "hicache_engine": ROOT / "engine/src/hicache_engine",
+}
+MAY_IMPORT = {
+    "hicache_core": set(),
+    "hicache_file": {"hicache_core"},
+    "hicache_conformance": {"hicache_core"},
+    "hicache_engine": {"hicache_core"},
+}
+LAZY_DOORS = {
+    # The one command that lives in another distribution is imported when it is called.
+    ("hicache_core/cli/conformance_command.py", "hicache_conformance"),
+}
+ENGINES = {"sglang", "vllm", "lmcache"}
+TORCH_HOMES = ("pools/device/torch_", "transfer/torch_", "transfer/cuda", "adapters/")
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """(top-level name, at module level) of every import statement of a file, type-checking blocks left out."""
+    tree = ast.parse(path.read_text())
+    guarded = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for child in ast.walk(node)
+    }
+    top = set(map(id, tree.body))
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in guarded:
+            continue
+        if isinstance(node, ast.Import):
+            found += [(alias.name.partition(".")[0], id(node) in top) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.append((node.module.partition(".")[0], id(node) in top))
+    return found
+
+
+def sources(package: str) -> list[Path]:
+    files = sorted(PACKAGES[package].rglob("*.py"))
+    assert files, f"no source found under {PACKAGES[package]}"
+    return files
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_dependencies_point_one_way(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources(package)
+        for name, _ in imports(path)
+        if name in PACKAGES
+        and name != package
+        and name not in MAY_IMPORT[package]
+        and (str(path.relative_to(ROOT)), name) not in LAZY_DOORS
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_core_knows_no_engine() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources("hicache_core")
+        if "adapters" not in path.parts
+        for name, _ in imports(path)
+        if name in ENGINES
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_torch_is_imported_at_module_level_only_where_it_is_the_subject() -> None:
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in sources("hicache_core")
+        for name, top in imports(path)
+        if name == "torch"
+        and top
+        and not str(path.relative_to(PACKAGES["hicache_core"])).startswith(TORCH_HOMES)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["hicache_core", "hicache_core.cli.app", "hicache_core.hicache", "hicache_file.plugin", "hicache_conformance"],
+)
+def test_imports_without_torch(module: str) -> None:
+    code = f"import sys; import {module}; sys.exit('torch was imported' if 'torch' in sys.modules else 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("entry", ["hicache_file.plugin"])
+def test_an_entry_point_module_is_featherweight(entry: str) -> None:
+    code = f"import sys; import {entry}; print(*sorted(m for m in sys.modules if m.startswith('hicache')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    heavy = [name for name in done.stdout.split() if name.startswith(("hicache_core.storage", "hicache_file.backend"))]
+    assert not heavy, f"{entry} imports {heavy} before a session opens"
