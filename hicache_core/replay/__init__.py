@@ -1,0 +1,1 @@
+"""Replay of request traces through the façade: what an engine does, without the engine."""
