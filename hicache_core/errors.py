@@ -13,6 +13,8 @@ HiCacheError
  x StorageError
    + OpenError (OSError)                  a store that refused to open: cause and mend
    + NotSupportedError                    an optional operation (delete, clear, scan) that this store does not have
+ x TransferError (RuntimeError)           a copy between L1 and L2 failed; the cause is attached
+   + TransferTimeoutError (TimeoutError)  it was waited for in vain
  x MisuseError (RuntimeError)             a call after close or fork, lists of unequal length, a busy detach
  x IntegrityError (AssertionError)        check_integrity() found the tree or a pool in a state that cannot be
 
@@ -86,6 +88,14 @@ class OpenError(StorageError, OSError):
 
 class NotSupportedError(StorageError):
     """An optional operation that this store does not have."""
+
+
+class TransferError(HiCacheError, RuntimeError):
+    """A copy between the device and the host pool failed: what it should have filled holds nothing of use."""
+
+
+class TransferTimeoutError(TransferError, TimeoutError):
+    """A copy that was waited for did not end in time; it may still end."""
 
 
 class MisuseError(HiCacheError, RuntimeError):

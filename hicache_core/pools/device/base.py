@@ -1,0 +1,131 @@
+"""A pool of pages where attention reads them (L1): per layer one array of K and one of V, and their slots."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hicache_core.errors import ConfigError, MisuseError
+from hicache_core.pools.allocator import SlotAllocator
+from hicache_core.pools.geometry import KVGeometry
+from hicache_core.types import Slots
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class DevicePool(ABC):
+    """Per layer arrays [num_pages, page_size, head_num, head_dim]; MLA: one array [num_pages, page_size, 1, dim].
+
+    `read_page` and `write_page` speak one byte order, whatever the host's layout: that of page_first, K's
+    [token, layer, head, dim] and then V's (MLA: one [token, layer, 1, dim]). Slots are page slots.
+    """
+
+    def __init__(self, geometry: KVGeometry, num_pages: int) -> None:
+        if num_pages < 1:
+            raise ConfigError(f"a device pool needs at least one page, not {num_pages}")
+        self.geometry = geometry
+        self.num_pages = num_pages
+        self.allocator = SlotAllocator(num_pages)
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per page."""
+        return self.geometry.page_size
+
+    @property
+    def page_nbytes(self) -> int:
+        """Bytes of a page over all layers, K and V."""
+        return self.geometry.page_nbytes
+
+    @property
+    def available(self) -> int:
+        """Free slots."""
+        return self.allocator.available
+
+    @property
+    def capacity(self) -> int:
+        """All slots."""
+        return self.num_pages
+
+    def alloc(self, count: int) -> Slots | None:
+        """The `count` lowest free slots, or None where fewer are free."""
+        return self.allocator.alloc(count)
+
+    def free(self, slots: Slots) -> None:
+        """Give slots back. Raises MisuseError on a foreign or free one."""
+        self.allocator.free(slots)
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError where the allocator's counts do not add up."""
+        self.allocator.check_integrity()
+
+    @abstractmethod
+    def k(self, layer: int) -> Any:
+        """K of one layer, or the MLA vectors: [num_pages, page_size, head_num, head_dim]."""
+
+    @abstractmethod
+    def v(self, layer: int) -> Any:
+        """V of one layer: [num_pages, page_size, head_num, v_head_dim]; MLA: the latent part, a view of k(layer)."""
+
+    @abstractmethod
+    def byte_arrays(self) -> tuple[Bytes, ...] | None:
+        """K and V (MLA: one) as uint8[layer, num_pages, page_size, head, row], views; None where the CPU cannot
+        address the device's memory."""
+
+    @abstractmethod
+    def read_pages(self, slots: Slots) -> Bytes:
+        """Copies of pages: uint8[n, page_nbytes] in the order of page_first."""
+
+    @abstractmethod
+    def write_pages(self, slots: Slots, pages: Bytes) -> None:
+        """Write pages from uint8[n, page_nbytes] in the order of page_first."""
+
+    def read_page(self, slot: int) -> bytes:
+        """The page's bytes in the order of page_first."""
+        return self.read_pages(np.array([slot], dtype=np.int64)).tobytes()
+
+    def write_page(self, slot: int, page: bytes | memoryview | Bytes) -> None:
+        """Write the page from bytes in the order of page_first."""
+        self.write_pages(np.array([slot], dtype=np.int64), np.frombuffer(page, dtype=np.uint8)[None])
+
+    def _check(self, slots: Slots) -> None:
+        if slots.size and (int(slots.min()) < 0 or int(slots.max()) >= self.num_pages):
+            raise MisuseError(f"slot out of range: the device pool has {self.num_pages} pages")
+
+    def _check_pages(self, slots: Slots, pages: Bytes) -> None:
+        self._check(slots)
+        if pages.shape != (slots.size, self.page_nbytes):
+            raise MisuseError(f"{slots.size} pages of {self.page_nbytes} bytes are wanted, not shape {pages.shape}")
+
+
+def gather_pages(arrays: tuple[Bytes, ...], slots: Slots, page_nbytes: int) -> Bytes:
+    """Pages of device arrays in the order of page_first: uint8[n, page_nbytes]."""
+    pages = np.empty((slots.size, page_nbytes), dtype=np.uint8)
+    start = 0
+    for array in arrays:
+        layers, _, tokens, heads, row = array.shape
+        end = start + layers * tokens * heads * row
+        into = pages[:, start:end].reshape(slots.size, tokens, layers, heads, row)
+        if slots.size == 1:
+            into[0] = array[:, slots[0]].swapaxes(0, 1)
+        else:
+            into[:] = array[:, slots].transpose(1, 2, 0, 3, 4)
+        start = end
+    return pages
+
+
+def scatter_pages(arrays: tuple[Bytes, ...], slots: Slots, pages: Bytes) -> None:
+    """The inverse of gather_pages."""
+    start = 0
+    for array in arrays:
+        layers, _, tokens, heads, row = array.shape
+        end = start + layers * tokens * heads * row
+        come = pages[:, start:end].reshape(slots.size, tokens, layers, heads, row)
+        if slots.size == 1:
+            array[:, slots[0]] = come[0].swapaxes(0, 1)
+        else:
+            array[:, slots] = come.transpose(2, 0, 1, 3, 4)
+        start = end
