@@ -1,0 +1,81 @@
+"""Secrets never leave the process by way of a message, a table or a report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+
+import msgspec
+
+HIDDEN = "***"
+_ALWAYS = frozenset({"secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "pin"})
+_TEXT_ONLY = frozenset({"token", "key", "auth", "authorization", "signature", "sas", "apikey", "cookie", "bearer"})
+"""Words that also name harmless numbers (`timeout_per_ki_token`, `key_count`): hidden where the value is text."""
+
+
+def redact(options: msgspec.Struct | Mapping[str, Any]) -> dict[str, Any]:
+    """A copy that may be shown: values of secret options are `***`, also in nested mappings and in URLs.
+
+    Secret is what its name says (secret, password, token, key, …) and every field of a struct whose type carries
+    `msgspec.Meta(extra={"secret": True})`.
+    """
+    if isinstance(options, msgspec.Struct):
+        marked = secret_fields(type(options))
+        options = {name: getattr(options, name) for name in options.__struct_fields__}
+    else:
+        marked = frozenset()
+    return {
+        name: HIDDEN if name in marked and value is not None else _shown(name, value)
+        for name, value in options.items()
+    }
+
+
+def redact_url(url: str) -> str:
+    """The URL with its password and secret query values hidden."""
+    try:
+        parts = urlsplit(url)
+        userinfo, at, host = parts.netloc.rpartition("@")
+        query = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        return HIDDEN  # what cannot be taken apart is not shown
+    if at:
+        userinfo = userinfo.partition(":")[0] + f":{HIDDEN}" if ":" in userinfo else userinfo
+    text = "&".join(f"{quote(k)}={HIDDEN if is_secret(k, v) else quote(v, safe='/:@')}" for k, v in query)
+    return urlunsplit((parts.scheme, f"{userinfo}{at}{host}", parts.path, text, parts.fragment))
+
+
+def is_secret(name: str, value: object = "") -> bool:
+    """Whether an option of this name must not be shown with this value."""
+    words = set(re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()))
+    if words & _ALWAYS:
+        return value is not None
+    return bool(words & _TEXT_ONLY) and isinstance(value, str | bytes) and bool(value)
+
+
+def secret_fields(struct_type: type[msgspec.Struct]) -> frozenset[str]:
+    """Names of the fields that are marked secret by their type."""
+    return frozenset(
+        f.name for f in msgspec.structs.fields(struct_type) if _marked(msgspec.inspect.type_info(f.type))
+    )
+
+
+def _marked(info: Any) -> bool:
+    if isinstance(info, msgspec.inspect.Metadata):
+        return bool((info.extra or {}).get("secret")) or _marked(info.type)
+    if isinstance(info, msgspec.inspect.UnionType):
+        return any(map(_marked, info.types))
+    return False
+
+
+def _shown(name: str, value: Any) -> Any:
+    if is_secret(name, value):
+        return HIDDEN
+    if isinstance(value, msgspec.Struct | Mapping):
+        return redact(value)
+    if isinstance(value, list | tuple):
+        return [_shown(name, item) for item in value]
+    if isinstance(value, str) and "://" in value:
+        return redact_url(value)
+    return value
