@@ -1,0 +1,55 @@
+"""The second door: what `hicache conformance NAME` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hicache_conformance.catalogue import catalogue
+from hicache_conformance.runner import run
+from hicache_conformance.target import Target
+from hicache_conformance.terminal import ProgressView, print_report
+from hicache_core.errors import HiCacheError
+
+PASSED, FAILED, MISUSED = 0, 1, 2
+
+
+def run_command(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    json_path: Path | str | None = None,
+    levels: Iterable[str] | None = None,
+    cases: Iterable[str] | None = None,
+    seed: int | None = None,
+    xfail: Mapping[str, str] | None = None,
+    strict_options: bool = False,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Prove the backend `name` and show the report.
+
+    options: as text from a command line (strict_options: already typed). Without options the backend's kit makes a
+    throwaway store. levels, cases, seed: see `run`. xfail: case id -> reason. json_path: where the JSON report goes.
+    quiet: no terminal report. Returns 0 (no failure), 1 (a case failed) or 2 (unknown backend, level or option).
+    """
+    console = console or Console(stderr=False)
+    chosen = tuple(levels) if levels else None
+    target = Target(name, dict(options), strict=strict_options, xfail=dict(xfail or {}))
+    try:
+        total = len(catalogue(chosen)) if cases is None else len(tuple(cases := tuple(cases)))
+        with ProgressView(Console(quiet=True) if quiet else console, total) as view:
+            report = run(
+                target, levels=chosen, cases=cases, seed=seed, on_start=view.on_start, on_result=view.on_result
+            )
+        if json_path is not None:
+            report.write_json(Path(json_path))
+    except (HiCacheError, OSError) as error:
+        console.print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+        return MISUSED
+    if not quiet:
+        print_report(report, console)
+    return FAILED if report.failed else PASSED

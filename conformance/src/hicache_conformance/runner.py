@@ -1,0 +1,159 @@
+"""Runs cases without any test framework: the third door, and what the other two call."""
+
+from __future__ import annotations
+
+import platform
+import random
+import shutil
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from hicache_conformance.catalogue import LEVELS, Case, catalogue, find_case
+from hicache_conformance.harness import Harness
+from hicache_conformance.report import CaseResult, Report
+from hicache_conformance.target import Resolved, Target
+from hicache_conformance.verdict import CaseFailed, NotApplicable, Skipped
+from hicache_core.plugin.discovery import discover
+from hicache_core.plugin.options import redact
+from hicache_core.types import PLUGIN_API
+
+CASE_LIMIT = 20.0
+"""A case that takes longer than this many times the target's patience is taken for hung."""
+
+
+def run(
+    target: Target,
+    *,
+    levels: Iterable[str] | None = None,
+    cases: Iterable[str] | None = None,
+    seed: int | None = None,
+    on_start: Callable[[Case], object] | None = None,
+    on_result: Callable[[CaseResult], object] | None = None,
+) -> Report:
+    """Prove a backend. Raises ConfigError or PluginError where it cannot be found or its options are wrong.
+
+    levels: of `LEVELS`; None: all. cases: ids, None: all. seed: of every random choice; None: a new one, reported.
+    on_start and on_result are called for each case, for progress.
+    """
+    seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+    chosen = catalogue(levels)
+    if cases is not None:
+        wanted = {find_case(name).id for name in cases}
+        chosen = tuple(c for c in chosen if c.id in wanted)
+    report = describe(target, seed=seed, levels=tuple(levels) if levels is not None else LEVELS)
+    for case in chosen:
+        if on_start is not None:
+            on_start(case)
+        result = run_case(case, target, seed=seed)
+        report.results.append(result)
+        if on_result is not None:
+            on_result(result)
+    return report
+
+
+def describe(target: Target, *, seed: int, levels: tuple[str, ...]) -> Report:
+    """A report without results yet: names, versions, levels that the backend does not declare."""
+    directory = Path(tempfile.mkdtemp(prefix="hicache-conformance-"))
+    try:
+        resolved = target.resolve(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return Report(
+        backend=target.name,
+        versions=versions(target),
+        seed=seed,
+        levels_run=levels,
+        not_declared=tuple(level for level in levels if undeclared(level, resolved)),
+        fake=resolved.spec.fake,
+        options=redact(resolved.options),
+    )
+
+
+def undeclared(level: str, resolved: Resolved) -> bool:
+    """Whether a level needs a capability that the backend does not declare."""
+    return level == "durable" and not resolved.capabilities.durable
+
+
+def versions(target: Target) -> dict[str, str]:
+    """Versions of everything that took part."""
+    found = {"python": platform.python_version(), "plugin_api": str(PLUGIN_API)}
+    names = ["hicache-core", "hicache-conformance"]
+    backend = discover().specs.get(target.name) if isinstance(target.backend, str) else None
+    if backend is not None:
+        names.append(backend.distribution)
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def run_case(case: Case, target: Target, *, seed: int = 0, excuse: str | None = None) -> CaseResult:
+    """Run one case, all its rounds, on a store of its own where the backend's kit can make one.
+
+    Never raises for what the backend does; a body that hangs is left behind in its (daemon) thread and fails.
+    excuse: the author's reason why it fails; by default that of `target.xfail`.
+    """
+    box: list[CaseResult] = []
+    thread = threading.Thread(
+        target=lambda: box.append(_judge(case, target, seed)), daemon=True, name=f"case {case.id}"
+    )
+    thread.start()
+    limit = CASE_LIMIT * target.patience
+    thread.join(limit)
+    result = box[0] if box else CaseResult(case.id, case.level, "fail", f"hung: did not come back within {limit:g} s")
+    return _excused(result, target.xfail.get(case.id) if excuse is None else excuse)
+
+
+def _judge(case: Case, target: Target, seed: int) -> CaseResult:
+    directory = Path(tempfile.mkdtemp(prefix="hicache-conformance-"))
+    try:
+        resolved = target.resolve(directory)
+        if undeclared(case.level, resolved):
+            return CaseResult(case.id, case.level, "skip", f"capability {case.level} is not declared")
+        for turn in range(case.rounds):
+            _round(case, Harness(target, resolved, directory, case=case.id, seed=seed, turn=turn), turn)
+    except NotApplicable as reason:
+        return CaseResult(case.id, case.level, "skip", str(reason), not_applicable=True)
+    except Skipped as reason:
+        return CaseResult(case.id, case.level, "skip", str(reason))
+    except AssertionError as failure:
+        return CaseResult(case.id, case.level, "fail", str(failure) or "assertion failed")
+    except BaseException as error:  # noqa: BLE001 - any backend may raise anything; the report names it
+        return CaseResult(case.id, case.level, "error", _where(error))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return CaseResult(case.id, case.level, "pass")
+
+
+def _round(case: Case, harness: Harness, turn: int) -> None:
+    try:
+        case.body(harness)
+    except AssertionError as failure:
+        if turn:
+            raise CaseFailed(f"in round {turn + 1} only: {failure}") from failure
+        raise
+    finally:
+        harness.finish()
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _excused(result: CaseResult, reason: str | None) -> CaseResult:
+    """Apply the author's reason: an announced failure is xfail; a pass that was announced to fail is a fail."""
+    if reason is None or result.outcome == "skip":
+        return result
+    if not reason.strip():
+        return CaseResult(result.id, result.level, "error", "marked xfail without a reason")
+    if result.outcome == "pass":
+        return CaseResult(result.id, result.level, "fail", f"passes, but is marked xfail: {reason}")
+    return CaseResult(result.id, result.level, "xfail", f"{reason} ({result.reason})")

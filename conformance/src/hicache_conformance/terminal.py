@@ -1,0 +1,91 @@
+"""The report for people: a progress bar while it runs, then a table of levels and whatever did not pass."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from hicache_conformance.catalogue import Case
+from hicache_conformance.report import OUTCOMES, CaseResult, Report
+
+_STYLE = {
+    "pass": "green",
+    "fail": "bold red",
+    "error": "bold magenta",
+    "skip": "yellow",
+    "xfail": "cyan",
+    "partial": "yellow",
+    "not_declared": "dim",
+}
+
+
+class ProgressView:
+    """A bar over the cases; one line for each that does not pass, as soon as it is known."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._progress = Progress(
+            TextColumn("[bold]conformance"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[case]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("conformance", total=total, case="")
+
+    def __enter__(self) -> ProgressView:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def on_start(self, case: Case) -> None:
+        """Name the case that runs."""
+        self._progress.update(self._task, case=case.id)
+
+    def on_result(self, result: CaseResult) -> None:
+        """Advance; say what did not pass."""
+        self._progress.advance(self._task)
+        if result.outcome in ("fail", "error"):
+            self._progress.console.print(_line(result))
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Levels, counts, every skip and its reason, versions and seed."""
+    console.print(_levels_table(report))
+    for outcome in ("fail", "error", "xfail", "skip"):
+        for result in report.cases:
+            if result.outcome == outcome and result.level not in report.not_declared:
+                console.print(_line(result))
+    for result in report.results:
+        if result.not_applicable:
+            console.print(Text(f"  not applicable  {result.id}: {result.reason}", style="dim"))
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    console.print(Text(f"seed {report.seed}; {versions}", style="dim"))
+    if report.fake:
+        console.print(Text("This backend ran on a fake of its store.", style="bold yellow"))
+
+
+def _levels_table(report: Report) -> Table:
+    table = Table(title=f"Conformance of {report.backend!r}")
+    table.add_column("level")
+    table.add_column("mark")
+    for outcome in OUTCOMES:
+        table.add_column(outcome, justify="right")
+    for level, mark in report.levels.items():
+        counts = [sum(r.outcome == o and r.level == level for r in report.cases) for o in OUTCOMES]
+        table.add_row(level, Text(mark, style=_STYLE[mark]), *[str(n) if n else "·" for n in counts])
+    return table
+
+
+def _line(result: CaseResult) -> Text:
+    return Text.assemble(
+        (f"  {result.outcome:5}", _STYLE[result.outcome]),
+        f" {result.level}/",
+        (result.id, "bold"),
+        f": {result.reason}",
+    )
