@@ -1,0 +1,88 @@
+"""A whole storage backend: pages as rows of one SQLite file. Used by docs/guides/write-a-backend.md.
+
+    hicache conformance dynamic -o module=sqlite_backend -o class_name=SqliteBackend -o path=/tmp/pages.db
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+
+import msgspec
+
+from hicache_core.types import Capabilities, Outcome
+
+
+class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a user may set; a typo is answered with the nearest name."""
+
+    path: str
+
+
+class SqliteBackend:
+    """Required hooks, and three optional ones. SQLite gives atomic publication and survives kill -9."""
+
+    options = Options
+    capabilities = Capabilities(
+        durable=True, shared=True, replace=True, delete="immediate", scan=True, reports_exists=True, clean_miss=True
+    )
+
+    def __init__(self, options, ctx):
+        self.lock = threading.Lock()  # calls come from several threads; one connection serves them in turn
+        self.db = sqlite3.connect(options.path, isolation_level=None, check_same_thread=False, timeout=30)
+        self.db.execute("PRAGMA journal_mode=WAL")
+        self.db.execute("CREATE TABLE IF NOT EXISTS page (key TEXT PRIMARY KEY, at REAL, bytes BLOB) WITHOUT ROWID")
+
+    def batch_exists(self, keys):
+        for count, key in enumerate(keys):
+            if not self._query("SELECT 1 FROM page WHERE key = ?", key):
+                return count
+        return len(keys)
+
+    def batch_get(self, keys, pages):
+        return [self._get(key, page) for key, page in zip(keys, pages, strict=True)]
+
+    def _get(self, key, page):
+        rows = self._query("SELECT bytes FROM page WHERE key = ?", key)
+        if not rows:
+            return Outcome.MISS
+        stored, start = memoryview(rows[0][0]), 0
+        if len(stored) != sum(buffer.nbytes for buffer in page):
+            return Outcome.CORRUPT  # any other length is damage, never a hit
+        for buffer in page:
+            buffer[:] = stored[start : start + buffer.nbytes]
+            start += buffer.nbytes
+        return Outcome.HIT
+
+    def batch_set(self, keys, pages, ctx):
+        verb = "INSERT OR REPLACE" if ctx.replace else "INSERT OR IGNORE"
+        return [self._set(verb, key, b"".join(page)) for key, page in zip(keys, pages, strict=True)]
+
+    def _set(self, verb, key, data):
+        statement = f"{verb} INTO page VALUES (?, unixepoch('subsec'), ?)"
+        return Outcome.STORED if self._execute(statement, key, data) else Outcome.EXISTS
+
+    def delete(self, keys):
+        found = [self._execute("DELETE FROM page WHERE key = ?", key) for key in keys]
+        return [Outcome.HIT if count else Outcome.MISS for count in found]
+
+    def clear(self, namespace):
+        return self._execute("DELETE FROM page WHERE key >= ? AND key < ?", f"{namespace}/", f"{namespace}0")
+
+    def scan(self, namespace, cursor):
+        low, high = (f"{namespace}/", f"{namespace}0") if namespace else ("", "~")
+        query = "SELECT key, length(bytes), at FROM page WHERE key > ? AND key >= ? AND key < ? ORDER BY key LIMIT 1000"
+        rows = self._query(query, cursor or "", low, high)
+        return rows, rows[-1][0] if len(rows) == 1000 else None
+
+    def close(self):
+        with self.lock:
+            self.db.close()
+
+    def _query(self, statement, *values):
+        with self.lock:
+            return self.db.execute(statement, values).fetchall()
+
+    def _execute(self, statement, *values):
+        with self.lock:
+            return self.db.execute(statement, values).rowcount

@@ -1,0 +1,1 @@
+"""Looking after a store from outside: no session, no identity, only keys and sealed bytes."""

@@ -1,0 +1,87 @@
+"""Choose what may go from a store, and remove it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from hicache_core.errors import ConfigError
+from hicache_core.offline.raw import RawStore, StoredObject
+from hicache_core.offline.verify import verify
+from hicache_core.types import BATCH_PAGES, Outcome
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_age(text: str) -> float:
+    """'30d' -> seconds. Units: s, m, h, d, w.
+
+    Raises:
+        ConfigError: the text is no age.
+    """
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(f"{text!r} is no age; write a number and one of s, m, h, d, w, as in 30d")
+    return float(found.group(1)) * _SECONDS[found.group(2)]
+
+
+@dataclass(frozen=True, slots=True)
+class GcRule:
+    """What goes. An object goes when any of the rules that are set names it."""
+
+    namespaces: frozenset[str] = frozenset()
+    """These namespaces whole."""
+    older_than: float | None = None
+    """Seconds since the object's mtime."""
+    corrupt: bool = False
+    """Objects that do not verify (every object is read)."""
+
+    def __bool__(self) -> bool:
+        return bool(self.namespaces or self.corrupt or self.older_than is not None)
+
+
+@dataclass(slots=True)
+class GcResult:
+    """What a collection found and did."""
+
+    scanned: int = 0
+    chosen: int = 0
+    chosen_bytes: int = 0
+    removed: int = 0
+    failed: list[str] = field(default_factory=list)
+    """Keys that the store would not remove."""
+
+
+def choose(store: RawStore, objects: Iterable[StoredObject], rule: GcRule, now: float) -> Iterator[StoredObject]:
+    """The objects that the rule names. now: seconds since the epoch."""
+    for stored in objects:
+        old = rule.older_than is not None and now - stored.mtime > rule.older_than
+        if stored.namespace in rule.namespaces or old:
+            yield stored
+        elif rule.corrupt and next(verify(store, [stored])).outcome is Outcome.CORRUPT:
+            yield stored
+
+
+def remove(store: RawStore, chosen: Iterable[StoredObject], result: GcResult) -> None:
+    """Delete in batches, counting into `result`."""
+    batch: list[StoredObject] = []
+    for stored in chosen:
+        result.chosen += 1
+        result.chosen_bytes += stored.nbytes
+        batch.append(stored)
+        if len(batch) == BATCH_PAGES:
+            _remove_batch(store, batch, result)
+            batch = []
+    if batch:
+        _remove_batch(store, batch, result)
+
+
+def _remove_batch(store: RawStore, batch: list[StoredObject], result: GcResult) -> None:
+    outcomes = store.delete([stored.key for stored in batch])
+    for stored, outcome in zip(batch, outcomes, strict=True):
+        if outcome in (Outcome.HIT, Outcome.MISS):
+            result.removed += outcome is Outcome.HIT
+        else:
+            result.failed.append(stored.key)

@@ -1,0 +1,111 @@
+"""A store as an operator sees it: objects under keys of any namespace, opened without an identity.
+
+The backend object is called directly, beneath session and guard: these tools must see damaged pages, and must
+not poison or heal them. One thread, no deadline: the operator can interrupt.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from hicache_core.errors import NotSupportedError
+from hicache_core.plugin.select import BackendChoice, open_backend
+from hicache_core.types import IoContext, OpenContext, Outcome
+
+NO_NAMESPACE = "0" * 32
+"""What an operator's session calls its own namespace; nothing is ever stored under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One key of a store."""
+
+    key: str
+    nbytes: int
+    """As stored, seal included."""
+    mtime: float
+    """Seconds since the epoch."""
+
+    @property
+    def namespace(self) -> str:
+        """The first segment of the key."""
+        return self.key.partition("/")[0]
+
+    @property
+    def pool(self) -> str:
+        """`kv` in `…/HASH.kv.l0-30h0-3`; empty where the key has another form."""
+        parts = self.key.rpartition("/")[2].split(".")
+        return parts[1] if len(parts) == 3 else ""
+
+
+class RawStore:
+    """An opened backend without session or guard."""
+
+    def __init__(self, choice: BackendChoice) -> None:
+        self.choice = choice
+        self._backend: Any = open_backend(choice, OpenContext(namespace=NO_NAMESPACE, seal_bytes=0))
+
+    def scan(self, namespace: str | None = None) -> Iterator[StoredObject]:
+        """Every object of one namespace, or of all.
+
+        Raises:
+            NotSupportedError: the store cannot list what it holds.
+        """
+        cursor: str | None = None
+        while True:
+            found = self._call("scan", namespace, cursor)
+            entries, cursor = found
+            for key, nbytes, mtime in entries:
+                yield StoredObject(key, nbytes, mtime)
+            if cursor is None:
+                return
+
+    def read(self, stored: StoredObject) -> tuple[Outcome, memoryview]:
+        """The object's bytes in fresh page-aligned memory; they are valid where the outcome is HIT."""
+        buffer = memoryview(mmap.mmap(-1, max(1, stored.nbytes)))[: stored.nbytes]
+        outcome = self._backend.batch_get([stored.key], [[buffer]], IoContext())[0]
+        return outcome, buffer
+
+    def exists(self, key: str) -> bool:
+        """Whether the store says that it has this key."""
+        return bool(self._backend.batch_exists([key], IoContext()) == 1)
+
+    def delete(self, keys: list[str]) -> list[Outcome]:
+        """Remove keys: HIT where there was one.
+
+        Raises:
+            NotSupportedError: the store cannot delete.
+        """
+        result: list[Outcome] = self._call("delete", keys, IoContext())
+        return result
+
+    def stats(self) -> Any:
+        """The backend's own counters, or None."""
+        hook = getattr(self._backend, "stats", None)
+        return hook() if hook is not None else None
+
+    def close(self) -> None:
+        """Release the store."""
+        self._backend.close()
+
+    def _call(self, hook: str, *arguments: Any) -> Any:
+        method = getattr(self._backend, hook, None)
+        result = None if method is None else method(*arguments)
+        if result is None:
+            raise NotSupportedError(
+                f"backend {self.choice.spec.name!r} has no {hook}; `hicache backends show {self.choice.spec.name}` "
+                "lists what it can do"
+            )
+        return result
+
+    def __enter__(self) -> RawStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
