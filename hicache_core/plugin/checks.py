@@ -13,6 +13,16 @@ from hicache_core.plugin.spec import PROJECT, REQUIRED_HOOKS, DataPlaneSpec
 MARK = f"{PROJECT}_impl"
 """Attribute that hookimpl sets on a function."""
 
+_PLAIN = {
+    "wrapper": False,
+    "hookwrapper": False,
+    "optionalhook": False,
+    "tryfirst": False,
+    "trylast": False,
+    "specname": None,
+}
+"""What a bare @hookimpl marks a function with."""
+
 _NEAR = 0.8
 
 
@@ -47,7 +57,7 @@ def check_hooks(backend: object, dynamic: bool = False) -> list[str]:
             found[name] = method
         else:
             others.append(name)
-    _check_missing(backend, found, others, dynamic)
+    _check_missing(backend, found, others)
     if dynamic:
         _check_near_misses(backend, found, others)
     for hook, method in found.items():
@@ -64,12 +74,9 @@ def mark_hooks(backend: object) -> None:
         if name in HOOKS and getattr(method, MARK, None) is None:
             function = getattr(method, "__func__", method)
             try:
-                setattr(function, MARK, dict.fromkeys(_MARK_OPTIONS[:-1], False) | {"specname": None})
+                setattr(function, MARK, dict(_PLAIN))
             except AttributeError:
                 raise HookError(f"hook {name}: {function!r} is not a Python function; define it with def") from None
-
-
-_MARK_OPTIONS = ("wrapper", "hookwrapper", "optionalhook", "tryfirst", "trylast", "specname")
 
 
 def _methods(backend: object) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -97,13 +104,14 @@ def _check_options(name: str, hook: str, options: dict[str, Any]) -> None:
         raise HookError(f"{hook} is decorated with @hookimpl but is no hook of the contract; {hint}")
 
 
-def _check_missing(backend: object, found: dict[str, Any], others: list[str], dynamic: bool) -> None:
+def _check_missing(backend: object, found: dict[str, Any], others: list[str]) -> None:
     missing = [hook for hook in REQUIRED_HOOKS if hook not in found]
     if not missing:
         return
     kind = type(backend).__name__
-    if not dynamic and missing[0] in others:
-        raise HookError(f"{kind}.{missing[0]} is not decorated with @hookimpl, so it is no hook")
+    bare = [hook for hook in missing if hook in others]
+    if bare:
+        raise HookError(f"{kind}.{bare[0]} is not decorated with @hookimpl, so it is no hook")
     near = [other for hook in missing for other in others if _alike(other, hook)]
     hint = f" Its method {near[0]} is nearly named so." if near else ""
     raise HookError(
@@ -114,9 +122,8 @@ def _check_missing(backend: object, found: dict[str, Any], others: list[str], dy
 def _check_near_misses(backend: object, found: dict[str, Any], others: list[str]) -> None:
     """Only hooks that are not there can have been meant: `closed()` beside `close()` is no typing error."""
     for name in others:
-        meant = [hook for hook in HOOKS if hook not in found and _alike(name, hook)]
-        if meant:
-            best = max(meant, key=lambda hook: difflib.SequenceMatcher(None, name, hook).ratio())
+        best = max(HOOKS, key=lambda hook: _likeness(name, hook))
+        if best not in found and _alike(name, best):
             raise HookError(
                 f"{type(backend).__name__}.{name} is nearly named like the hook {best} and would never be called; "
                 f"rename it to {best}, or begin its name with an underscore"
@@ -124,8 +131,15 @@ def _check_near_misses(backend: object, found: dict[str, Any], others: list[str]
 
 
 def _alike(name: str, hook: str) -> bool:
+    return _likeness(name, hook) >= _NEAR
+
+
+def _likeness(name: str, hook: str) -> float:
+    """1.0 for the same letters or the same words in another order (batchGet, register_pool_host)."""
     a, b = name.lower().replace("_", ""), hook.replace("_", "")
-    return a == b or difflib.SequenceMatcher(None, a, b).ratio() >= _NEAR
+    if a == b or sorted(name.lower().split("_")) == sorted(hook.split("_")):
+        return 1.0
+    return difflib.SequenceMatcher(None, a, b).ratio()
 
 
 def _check_signature(hook: str, method: Callable[..., Any]) -> None:

@@ -7,14 +7,14 @@ struct's own (of `dynamic`, of wrappers); `ALIASES` maps other spellings to fiel
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect as info
 
 from hicache_core.errors import OptionError, nearest
-from hicache_core.plugin.redaction import is_secret, redact, redact_url, secret_fields
+from hicache_core.plugin.descriptions import OptionInfo, describe_options, describe_type, has_unit
+from hicache_core.plugin.redaction import redact, redact_url
 from hicache_core.plugin.sizes import ByteSize, format_size, parse_size
 
 __all__ = [
@@ -31,18 +31,6 @@ __all__ = [
 ]
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-
-@dataclass(frozen=True, slots=True)
-class OptionInfo:
-    """One option for people. default is None too where the option is required; secret: never show its value."""
-
-    name: str
-    type: str
-    default: Any
-    help: str
-    required: bool = False
-    secret: bool = False
 
 
 def parse_options(
@@ -87,7 +75,7 @@ def convert_value(type_: Any, value: Any, where: str, *, strict: bool = True) ->
     shape = info.type_info(type_)
     try:
         if isinstance(value, str):
-            if _has_unit(shape, "bytes") and value.strip().lower() not in ("null", "none"):
+            if has_unit(shape, "bytes") and value.strip().lower() not in ("null", "none"):
                 value = parse_size(value)
             elif not strict:
                 value = _from_text(shape, value)
@@ -104,19 +92,6 @@ def convert_value(type_: Any, value: Any, where: str, *, strict: bool = True) ->
         raise OptionError(f"{where}: {error}") from error
 
 
-def describe_options(struct_type: type[msgspec.Struct]) -> list[OptionInfo]:
-    """Every option of a struct, in order."""
-    marked = secret_fields(struct_type)
-    rest_field = getattr(struct_type, "PASSTHROUGH", None)
-    found = []
-    for field in msgspec.structs.fields(struct_type):
-        shape = info.type_info(field.type)
-        kind = "all other options" if field.name == rest_field else describe_type(shape)
-        secret = field.name in marked or is_secret(field.name, "text")
-        found.append(OptionInfo(field.name, kind, _default(field), _help(shape), field.required, secret))
-    return found
-
-
 def split_assignments(assignments: Iterable[str], *, where: str = "-o") -> dict[str, str]:
     """`["root=/x", "sync=full"]` as a dict. Raises OptionError for one without `=` or given twice."""
     options: dict[str, str] = {}
@@ -129,27 +104,6 @@ def split_assignments(assignments: Iterable[str], *, where: str = "-o") -> dict[
             raise OptionError(f"{where}: option {name!r} is given twice")
         options[name] = value
     return options
-
-
-def describe_type(shape: info.Type) -> str:
-    """The type in words."""
-    if isinstance(shape, info.Metadata):
-        return "size" if _has_unit(shape, "bytes") else describe_type(shape.type)
-    if isinstance(shape, info.UnionType):
-        return " or ".join(describe_type(t) for t in shape.types)
-    if isinstance(shape, info.LiteralType):
-        return " | ".join(str(v) for v in shape.values)
-    if isinstance(shape, info.IntType | info.FloatType):
-        bounds = [f"{sign} {v:g}" for sign, v in _bounds(shape) if v is not None]
-        return " ".join(["int" if isinstance(shape, info.IntType) else "number", *bounds])
-    words = {"StrType": "text", "BoolType": "bool", "NoneType": "null", "AnyType": "any", "DictType": "mapping"}
-    if isinstance(shape, info.ListType | info.VarTupleType):
-        return f"list of {describe_type(shape.item_type)}"
-    return words.get(type(shape).__name__, type(shape).__name__.removesuffix("Type").lower())
-
-
-def _bounds(shape: info.IntType | info.FloatType) -> list[tuple[str, float | None]]:
-    return [(">=", shape.ge), (">", shape.gt), ("<=", shape.le), ("<", shape.lt)]
 
 
 def _field_name(struct_type: type[msgspec.Struct], given: str, known: list[str]) -> str | None:
@@ -195,21 +149,3 @@ def _plain_types(shape: info.Type) -> list[info.Type]:
 
 def _choices(shape: info.Type) -> list[str]:
     return [str(v) for t in _plain_types(shape) if isinstance(t, info.LiteralType) for v in t.values]
-
-
-def _has_unit(shape: info.Type, unit: str) -> bool:
-    if isinstance(shape, info.Metadata):
-        return (shape.extra or {}).get("unit") == unit or _has_unit(shape.type, unit)
-    return isinstance(shape, info.UnionType) and any(_has_unit(t, unit) for t in shape.types)
-
-
-def _help(shape: info.Type) -> str:
-    if isinstance(shape, info.Metadata):
-        return str((shape.extra_json_schema or {}).get("description", "")) or _help(shape.type)
-    return next(filter(None, map(_help, shape.types)), "") if isinstance(shape, info.UnionType) else ""
-
-
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    if field.default is not msgspec.NODEFAULT:
-        return field.default
-    return field.default_factory() if field.default_factory is not msgspec.NODEFAULT else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
@@ -43,7 +43,8 @@ def redact_url(url: str) -> str:
     if at:
         userinfo = userinfo.partition(":")[0] + f":{HIDDEN}" if ":" in userinfo else userinfo
     text = "&".join(f"{quote(k)}={HIDDEN if is_secret(k, v) else quote(v, safe='/:@')}" for k, v in query)
-    return urlunsplit((parts.scheme, f"{userinfo}{at}{host}", parts.path, text, parts.fragment))
+    tail = (f"?{text}" if text else "") + (f"#{parts.fragment}" if parts.fragment else "")
+    return f"{parts.scheme}://{userinfo}{at}{host}{parts.path}{tail}"
 
 
 def is_secret(name: str, value: object = "") -> bool:

@@ -1,0 +1,121 @@
+"""One backend, by name or by URL, exactly one of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from hicache_core.errors import ConfigError, OptionError, PluginError, UnknownNameError
+from hicache_core.plugin.select import choose_backend, resolve_dotted
+
+PLUGIN = dedent("""
+    from urllib.parse import urlsplit
+    import msgspec
+    from hicache_core.types import BackendSpec, Capabilities
+
+    class Options(msgspec.Struct, kw_only=True):
+        root: str = "/default"
+        size: int = 1
+        secret_key: str = ""
+
+    def from_url(url):
+        return {"root": urlsplit(url).path}
+
+    def hicache_backend():
+        return BackendSpec("{name}", "a fake", Options, "nowhere:open",
+            capabilities=lambda o: Capabilities(parallelism=o.size),
+            options_from_url=__name__ + ":from_url" if "{name}" == "disk" else None)
+""")
+
+
+@pytest.fixture(autouse=True)
+def plugins(install: Callable[..., str]) -> str:
+    return install("acme-kv", {"disk": PLUGIN, "plain": PLUGIN})
+
+
+def test_by_name() -> None:
+    choice = choose_backend("disk", {"root": "/kv", "size": 4})
+    assert (choice.spec.name, choice.options.root, choice.capabilities.parallelism) == ("disk", "/kv", 4)
+    assert choice.source == "backend disk"
+
+
+def test_by_mapping() -> None:
+    assert choose_backend({"backend": "disk"}).options.root == "/default"
+    assert choose_backend({"backend": "disk", "options": {"root": "/kv"}}).options.root == "/kv"
+    assert choose_backend({"backend": "disk"}, {"root": "/kv"}).options.root == "/kv"
+    assert choose_backend({"url": "disk:///kv?size=3"}).options.size == 3
+
+
+def test_by_url() -> None:
+    choice = choose_backend("disk:///kv/a?size=3")
+    assert (choice.options.root, choice.options.size) == ("/kv/a", 3)
+    assert choose_backend("plain://?root=/x&size=2").options.root == "/x"
+
+
+def test_a_choice_is_taken_as_it_is() -> None:
+    choice = choose_backend("disk", {"root": "/kv"})
+    assert choose_backend(choice) is choice
+    with pytest.raises(ConfigError, match="no effect"):
+        choose_backend(choice, {"root": "/x"})
+    assert choose_backend("disk", choice.options).options is choice.options
+    with pytest.raises(OptionError, match="takes Options, got Options"):
+        choose_backend("plain", choice.options)
+
+
+def test_text_only_where_it_was_asked_for() -> None:
+    with pytest.raises(OptionError, match="'size'"):
+        choose_backend("disk", {"size": "4"})
+    assert choose_backend("disk", {"size": "4"}, strict=False).options.size == 4
+
+
+BAD: list[tuple[Any, Any, type[Exception], str]] = [
+    ("dsik", None, UnknownNameError, "did you mean 'disk'"),
+    ("dsik:///kv", None, UnknownNameError, "did you mean 'disk'"),
+    ({}, None, ConfigError, "neither of backend and url"),
+    ({"backend": "disk", "url": "disk:///x"}, None, ConfigError, "both of backend and url"),
+    ({"url": "disk"}, None, ConfigError, "'disk' stands under url"),
+    ({"backend": "disk:///x"}, None, ConfigError, "stands under backend"),
+    ({"backend": "disk", "option": {}}, None, OptionError, "unknown key 'option'"),
+    ({"backend": "disk", "options": [1]}, None, OptionError, "must be a mapping, got list"),
+    ({"backend": 5}, None, OptionError, "are text, got 5"),
+    ({"backend": "disk", "options": {"root": "/a"}}, {"root": "/b"}, ConfigError, "given twice"),
+    ("disk:///x", {"size": 1}, ConfigError, "beside the URL disk:///x"),
+    ("disk:///x?size=1&size=2", None, OptionError, "'size' is given twice"),
+    ("disk:///x?size", None, OptionError, "no URL that can be read"),
+    ("disk:///x?sise=1", None, OptionError, "did you mean 'size'"),
+    ("plain://host/x", None, OptionError, "from the query only"),
+    ("disk", {"rot": "/x"}, OptionError, "backend 'disk': unknown option 'rot'; did you mean 'root'"),
+]
+
+
+@pytest.mark.parametrize(("choice", "options", "error", "said"), BAD)
+def test_a_bad_choice_is_refused(choice: Any, options: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        choose_backend(choice, options)
+
+
+def test_secrets_do_not_show() -> None:
+    choice = choose_backend("disk://user:hunter2@/kv?secret_key=hunter2")
+    assert choice.options.secret_key == "hunter2"
+    assert "hunter2" not in choice.source
+    assert choice.shown_options()["secret_key"] == "***"
+    with pytest.raises(ConfigError) as caught:
+        choose_backend("disk://u:hunter2@/kv", {"size": 1})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_dotted_names() -> None:
+    assert resolve_dotted("os.path:join", "factory").__name__ == "join"
+    for path, said in [
+        ("nowhere:x", "cannot be found"),
+        ("os:nothing", "cannot be found"),
+        ("os:sep", "not callable"),
+        ("os", "not callable"),
+    ]:
+        with pytest.raises(
+            PluginError, match=f"factory '{path}' {'is ' if 'not' in said and 'call' in said else ''}{said}"
+        ):
+            resolve_dotted(path, "factory")
