@@ -1,0 +1,126 @@
+"""The hooks of backend `file`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from hicache_core.errors import MisuseError
+from hicache_core.plugin.spec import hookimpl
+from hicache_core.types import IoContext, OpenContext, Outcome, Page
+from hicache_file.listing import scan
+from hicache_file.locks import LockTimeout
+from hicache_file.names import legal_key, legal_namespace
+from hicache_file.opening import Store, open_store
+from hicache_file.options import FileOptions
+from hicache_file.publish import Publisher
+from hicache_file.retrieve import Reader
+from hicache_file.stats import FileStats
+
+_CLOSE_PATIENCE_SECONDS = 5.0
+
+
+def open_file(options: FileOptions, ctx: OpenContext) -> FileBackend:
+    """Open the store at options.root. Raises OptionError or OpenError, with what to do about it."""
+    return FileBackend(open_store(options))
+
+
+class FileBackend:
+    """Pages as files. Thread-safe; several of these, in one process or many, may share a root."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._publisher, self._reader = Publisher(store), Reader(store)
+        self._pid = os.getpid()
+        self._closing = False
+        self._running = 0
+        self._idle = threading.Condition()
+        self.capabilities = store.capabilities
+
+    @hookimpl
+    def batch_exists(self, keys: Sequence[str]) -> int:
+        """Length of the run of leading keys whose files are there."""
+        with self._call():
+            find, fd, access = self._store.directory.find, self._store.directory.fd, os.access
+            for count, key in enumerate(keys):
+                path = find(key)
+                if path is None or not access(path, os.F_OK, dir_fd=fd):
+                    return count
+            return len(keys)
+
+    @hookimpl
+    def batch_contains(self, keys: Sequence[str]) -> list[bool]:
+        """For each key whether its file is there."""
+        with self._call():
+            fd = self._store.directory.fd
+            paths = [self._store.directory.find(key) for key in keys]
+            return [path is not None and os.access(path, os.F_OK, dir_fd=fd) for path in paths]
+
+    @hookimpl
+    def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        """Read each file into its page's buffers."""
+        with self._call():
+            return self._reader.read(keys, pages, ctx.deadline)
+
+    @hookimpl
+    def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        """Write each page to a temporary and link it to its place."""
+        with self._call():
+            return self._publisher.write(keys, pages, replace=ctx.replace, deadline=ctx.deadline)
+
+    @hookimpl
+    def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
+        """Remove files."""
+        with self._call():
+            paths = [self._store.directory.find(key) for key in keys]
+            try:
+                gone = self._store.space.remove(paths, ctx.deadline)
+            except LockTimeout:
+                return [Outcome.TIMEOUT] * len(keys)
+            return [
+                (Outcome.HIT if there else Outcome.MISS) if legal_key(key) else Outcome.REJECTED
+                for key, there in zip(keys, gone, strict=True)
+            ]
+
+    @hookimpl
+    def clear(self, namespace: str) -> int:
+        """Remove every page of this namespace, and its directories where nothing foreign is in them."""
+        with self._call():
+            return self._store.space.clear(namespace) if legal_namespace(namespace) else 0
+
+    @hookimpl
+    def scan(self, namespace: str | None, cursor: str | None) -> tuple[list[tuple[str, int, float]], str | None]:
+        """Some of the pages, one leaf directory at least, and where to go on."""
+        with self._call():
+            return scan(self._store.directory, namespace, cursor)
+
+    @hookimpl
+    def stats(self) -> FileStats:
+        """Counts; the root is counted again first where a process died at work in it."""
+        with self._call():
+            return self._store.stats()
+
+    @hookimpl
+    def close(self) -> None:
+        """Release every descriptor; waits a little for calls that are still running, the last of which does it."""
+        with self._idle:
+            self._closing = True
+            if self._idle.wait_for(lambda: not self._running, _CLOSE_PATIENCE_SECONDS):
+                self._store.close(ours=os.getpid() == self._pid)
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        with self._idle:
+            if self._closing:
+                raise MisuseError("this file store is closed")
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._running -= 1
+                if self._closing and not self._running:
+                    self._store.close(ours=os.getpid() == self._pid)
+                    self._idle.notify_all()

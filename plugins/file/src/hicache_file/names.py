@@ -1,0 +1,61 @@
+"""Which file holds a key, and which key a file holds. Pure; the two directions are inverse.
+
+    key   {namespace}/{rest}      file   {namespace}/{leaf}/{rest with "/" written "+"}
+    key   {namespace}             file   {namespace}/{leaf}/+
+
+No key contains "+", so "a", "a/b" and "a/b/c" are three files. The leaf directory is two hex digits of the CRC-32
+of the file's name: 256 of them stay cheap to make and to list, and hold 10^8 pages at 4 * 10^5 a directory.
+"""
+
+from __future__ import annotations
+
+import re
+from zlib import crc32
+
+from hicache_core.types import KEY_PATTERN, MAX_KEY_LENGTH
+
+CONTROL = "+hicache"
+"""Directory of our own records beside the namespaces; no namespace can have this name."""
+LEAF_COUNT = 256
+LEAVES = tuple(f"{n:02x}" for n in range(LEAF_COUNT))
+"""Names of the leaf directories of a namespace, by number."""
+_LEAF_NUMBERS = {name: number for number, name in enumerate(LEAVES)}
+_LEAF_MASK = LEAF_COUNT - 1
+_SLASH = "+"
+
+# Nearly every key is two segments that do not start with a dot; without the general pattern's lookahead the check
+# costs a third.
+_common_key = re.compile(r"[0-9a-z_-][0-9a-z._-]*/[0-9a-z_-][0-9a-z._-]*").fullmatch
+_any_key = KEY_PATTERN.fullmatch
+_namespace = re.compile(r"[0-9a-z._-]{1,200}").fullmatch
+
+
+def legal_key(key: str) -> bool:
+    """Whether the contract allows this key."""
+    return (len(key) <= MAX_KEY_LENGTH and _common_key(key) is not None) or _any_key(key) is not None
+
+
+def legal_namespace(name: str) -> bool:
+    """Whether this can be the first segment of a key."""
+    return name not in (".", "..") and _namespace(name) is not None
+
+
+def locate(key: str) -> tuple[str, int, str]:
+    """(namespace, leaf number, file name) of a legal key."""
+    namespace, _, rest = key.partition("/")
+    name = rest.replace("/", _SLASH) or _SLASH
+    return namespace, crc32(name.encode()) & _LEAF_MASK, name
+
+
+def relative_path(key: str) -> str:
+    """Path of a legal key's file under the root."""
+    namespace, leaf, name = locate(key)
+    return f"{namespace}/{LEAVES[leaf]}/{name}"
+
+
+def key_of(namespace: str, leaf: str, name: str) -> str | None:
+    """The key that this file holds, or None where it is not a page of ours."""
+    if crc32(name.encode("utf-8", "surrogateescape")) & _LEAF_MASK != _LEAF_NUMBERS.get(leaf):
+        return None
+    key = namespace if name == _SLASH else f"{namespace}/{name.replace(_SLASH, '/')}"
+    return key if legal_key(key) else None

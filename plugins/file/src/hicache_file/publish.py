@@ -1,0 +1,170 @@
+"""From pages to files: written under a temporary name, then linked to their place in one step."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hicache_core.types import Outcome, Page
+from hicache_file.errors import FULL, outcome_of_write
+from hicache_file.locks import LockTimeout
+from hicache_file.names import legal_key, relative_path
+from hicache_file.opening import Store
+from hicache_file.pageio import page_nbytes, write_page, write_page_direct
+from hicache_file.walk import allocated, last_used_ns
+
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What one call to write has done so far."""
+
+    replace: bool
+    deadline: float | None
+    added: int = 0
+    files: int = 0
+    full: bool = False
+    """The file system said that nothing more fits."""
+
+
+class Publisher:
+    """Writes pages of one open store. Thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._block = store.block
+        self._fill = write_page_direct if store.options.direct else write_page
+        self._sync = {"none": None, "data": os.fdatasync, "full": os.fsync}[store.options.sync]
+        self._sync_directories = store.options.sync == "full"
+        self._touch_ns = int(store.options.touch_interval * 1e9)
+
+    def write(
+        self, keys: Sequence[str], pages: Sequence[Page], *, replace: bool, deadline: float | None
+    ) -> list[Outcome]:
+        """Store each page. Pages that there is no room for are REJECTED, the last of the batch first."""
+        outcomes = [Outcome.REJECTED] * len(keys)
+        wanted: list[tuple[int, str, Page, int]] = []
+        for index, (key, page) in enumerate(zip(keys, pages, strict=True)):
+            if not replace and self._is_there(key):
+                outcomes[index] = Outcome.EXISTS
+            elif legal_key(key):
+                wanted.append((index, key, page, page_nbytes(page)))
+        if not wanted:
+            return outcomes
+        block = self._block
+        space = self._store.space
+        count, reserved = space.reserve([-(-nbytes // block) * block for *_, nbytes in wanted], deadline)
+        batch = _Batch(replace, deadline)
+        self._store.counters.rejected += len(wanted) - count
+        try:
+            for index, key, page, nbytes in wanted[:count]:
+                outcomes[index] = self._write_one(key, page, nbytes, batch)
+            if self._sync_directories:
+                self._sync_places([keys[index] for index, *_ in wanted[:count] if outcomes[index]])
+        finally:
+            space.settle(reserved, batch.added, batch.files)
+        return outcomes
+
+    def _is_there(self, key: str) -> bool:
+        """Whether the key is stored; its use is noted, since whoever offers it again has just computed it."""
+        directory = self._store.directory
+        path = directory.find(key)
+        if path is None or not os.access(path, os.F_OK, dir_fd=directory.fd, follow_symlinks=False):
+            return False
+        try:
+            status = os.stat(path, dir_fd=directory.fd, follow_symlinks=False)
+            now_ns = time.time_ns()
+            if now_ns - last_used_ns(status) >= self._touch_ns:
+                os.utime(path, ns=(now_ns, status.st_mtime_ns), dir_fd=directory.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._store.counters.note(error)
+        return True
+
+    def _write_one(self, key: str, page: Page, nbytes: int, batch: _Batch) -> Outcome:
+        if batch.full:
+            self._store.counters.rejected += 1
+            return Outcome.REJECTED
+        if batch.deadline is not None and time.monotonic() > batch.deadline:
+            return Outcome.TIMEOUT
+        try:
+            return self._write_and_publish(key, page, nbytes, batch)
+        except LockTimeout:
+            return Outcome.TIMEOUT
+        except OSError as error:
+            batch.full = error.errno in FULL
+            outcome = outcome_of_write(error)
+            if outcome is Outcome.REJECTED:
+                self._store.counters.rejected += 1
+            else:
+                self._store.counters.note(error)
+            return outcome
+
+    def _write_and_publish(self, key: str, page: Page, nbytes: int, batch: _Batch) -> Outcome:
+        writer = self._store.writer
+        name, fd = writer.temporary()
+        linked = False
+        try:
+            try:
+                self._fill(fd, page, nbytes)
+                self._store.counters.bytes_written += nbytes
+                if self._sync is not None:
+                    self._sync(fd)
+                status = os.fstat(fd)
+            finally:
+                os.close(fd)
+            if batch.replace:
+                self._store.space.replace(name, self._store.directory.make(key), batch.deadline)
+                linked = True
+            elif not self._link(name, key):
+                return Outcome.EXISTS
+        finally:
+            if not linked:
+                writer.remove(name)
+        batch.added += allocated(status)
+        batch.files += 1
+        return Outcome.STORED
+
+    def _link(self, name: str, key: str) -> bool:
+        """Give the temporary its place unless something is there; whether it got it. Raises OSError."""
+        directory = self._store.directory
+        path = directory.find(key) or directory.make(key)
+        try:
+            return self._link_to(name, path)
+        except FileNotFoundError:
+            # Another process cleared the namespace and took the directory with it.
+            directory.forget(key.partition("/")[0])
+            return self._link_to(name, directory.make(key))
+
+    def _link_to(self, name: str, path: str) -> bool:
+        source, target = self._store.writer.fd, self._store.directory.fd
+        try:
+            os.link(name, path, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # A file system without hard links: two writers of one key may both be told STORED.
+            if os.access(path, os.F_OK, dir_fd=target, follow_symlinks=False):
+                return False
+            os.rename(name, path, src_dir_fd=source, dst_dir_fd=target)
+        return True
+
+    def _sync_places(self, keys: Sequence[str]) -> None:
+        """Make the names durable: the leaf directories, and the directories that name those. Raises OSError."""
+        directory = self._store.directory
+        paths = {os.path.dirname(relative_path(key)) for key in keys}
+        for path in sorted(paths) + sorted({os.path.dirname(path) for path in paths}):
+            fd = directory.open_directory(path)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        if paths:
+            os.fsync(directory.fd)

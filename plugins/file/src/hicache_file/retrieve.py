@@ -1,0 +1,74 @@
+"""From files into pages."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Sequence
+
+from hicache_core.types import Outcome, Page
+from hicache_file.errors import outcome_of_read
+from hicache_file.opening import Store
+from hicache_file.pageio import page_nbytes, read_page, read_page_direct
+from hicache_file.walk import last_used_ns
+
+# A link in a page's place is no page; NONBLOCK keeps a planted FIFO from holding us up.
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class Reader:
+    """Reads pages of one open store. Thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        direct = store.options.direct
+        self._flags = _FLAGS | (os.O_DIRECT if direct else 0)
+        self._fill = read_page_direct if direct else read_page
+        self._touch_ns = int(store.options.touch_interval * 1e9)
+
+    def read(self, keys: Sequence[str], pages: Sequence[Page], deadline: float | None) -> list[Outcome]:
+        """Fill each page from its file; what is left when the deadline passes is TIMEOUT."""
+        now_ns = time.time_ns()
+        counters, find = self._store.counters, self._store.directory.find
+        outcomes = []
+        for key, page in zip(keys, pages, strict=True):
+            if deadline is not None and time.monotonic() > deadline:
+                outcomes.append(Outcome.TIMEOUT)
+                continue
+            path = find(key)
+            if path is None:
+                outcomes.append(Outcome.MISS)
+                continue
+            try:
+                outcomes.append(self._read_one(path, page, now_ns))
+            except (FileNotFoundError, NotADirectoryError):
+                outcomes.append(Outcome.MISS)
+            except OSError as error:
+                counters.note(error)
+                outcomes.append(outcome_of_read(error))
+        return outcomes
+
+    def _read_one(self, path: str, page: Page, now_ns: int) -> Outcome:
+        nbytes = page_nbytes(page)
+        fd = os.open(path, self._flags, dir_fd=self._store.directory.fd)
+        try:
+            status = os.fstat(fd)
+            if status.st_size != nbytes or not stat.S_ISREG(status.st_mode):
+                return Outcome.CORRUPT
+            done = self._fill(fd, page, nbytes)
+            self._store.counters.bytes_read += done
+            if done != nbytes:
+                return Outcome.CORRUPT
+            if now_ns - last_used_ns(status) >= self._touch_ns:
+                self._touch(fd, now_ns, status.st_mtime_ns)
+        finally:
+            os.close(fd)
+        return Outcome.HIT
+
+    def _touch(self, fd: int, now_ns: int, mtime_ns: int) -> None:
+        """Remember the use where the next process finds it; relatime and noatime would not."""
+        try:
+            os.utime(fd, ns=(now_ns, mtime_ns))
+        except OSError as error:
+            self._store.counters.note(error)

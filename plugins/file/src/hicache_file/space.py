@@ -1,0 +1,298 @@
+"""Room in a root: reserving it before a write, settling afterwards, making it by eviction, counting it again.
+
+All processes that share a root share one account. A set reserves the blocks that its pages will take, so that used
+plus reserved never passes the cap, also when several processes write at once. Removal and counting are exclusive per
+root. A process that dies leaves the account too high, never too low, and marked or found out by its record; the next
+scan of the tree puts it right.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from hicache_file.account import Account, Totals
+from hicache_file.directory import Directory
+from hicache_file.locks import LockTimeout, RemovalLock
+from hicache_file.names import LEAVES
+from hicache_file.stats import Counters
+from hicache_file.victims import Victims
+from hicache_file.walk import Stored, all_pages, allocated, last_used_ns
+from hicache_file.writer import Swept, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an operator allows. Bytes on disk."""
+
+    max_size: int | None = None
+    min_free_space: int = 0
+    eviction_ratio: float = 0.9
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to keep to."""
+        return self.max_size is not None or self.min_free_space > 0
+
+
+class Space:
+    """The room of one root as one open store sees it. Thread-safe."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        account: Account,
+        removal: RemovalLock,
+        writer: Writer,
+        limits: Limits,
+        counters: Counters,
+    ) -> None:
+        self._directory, self._account, self._removal, self._writer = directory, account, removal, writer
+        self._limits, self._counters = limits, counters
+        self._victims = Victims()
+        self._mine = 0
+        """Bytes that this writer has reserved; changed inside the account's lock."""
+
+    # -- around a write ------------------------------------------------------------------------------------------
+
+    def reserve(self, sizes: Sequence[int], deadline: float | None) -> tuple[int, int]:
+        """Room for the leading pages of a batch, of these sizes on disk: (how many fit, bytes reserved).
+
+        Evicts where that helps. Leading pages go first since a prefix without its start is worth nothing.
+        """
+        count, need = self._leading(sizes, self._limits.max_size)
+        if not count:
+            return 0, 0
+        with self._account.locked() as totals:
+            if self._fits(totals, need):
+                return count, self._take(totals, need)
+        with suppress(LockTimeout):
+            self.make_room(need, deadline)
+        with self._account.locked() as totals:
+            count, need = self._leading(sizes[:count], self._room(totals))
+            return count, self._take(totals, need)
+
+    def settle(self, reserved: int, added: int, files: int) -> None:
+        """A set that had reserved so much has ended: it published `files` pages that take `added` bytes."""
+        with self._account.locked() as totals:
+            totals.used += added
+            totals.files += files
+            totals.settled += 1
+            self._take(totals, -reserved)
+            over = self._limits.max_size is not None and totals.used > self._limits.max_size
+        if over:
+            # The file system gave a page more blocks than its length needs.
+            with suppress(LockTimeout):
+                self.make_room(0, None)
+
+    def replace(self, temporary: str, path: str, deadline: float | None) -> None:
+        """Move a temporary over `path` and take what lay there off the account. Raises OSError, LockTimeout."""
+        with self._removal.held(deadline):
+            old = self._page_at(path)
+            os.rename(temporary, path, src_dir_fd=self._writer.fd, dst_dir_fd=self._directory.fd)
+            if old is not None:
+                with self._account.locked() as totals:
+                    totals.used -= allocated(old)
+                    totals.files -= 1
+
+    # -- removal -------------------------------------------------------------------------------------------------
+
+    def make_room(self, need: int, deadline: float | None) -> None:
+        """Evict the pages used longest ago until `need` more bytes fit. Raises LockTimeout."""
+        with self._removal.held(deadline):
+            with self._account.locked() as totals:
+                swept = self._sweep(totals)
+                excess = self._excess(totals, need)
+            # A dead writer's reservation counts as used until the tree is counted again.
+            scan, may_scan = swept.dead > 0, True
+            while excess > 0:
+                others = self._removed_by_others()
+                if scan or not self._victims or self._victims.are_stale(others):
+                    if not may_scan:
+                        return
+                    excess, others = self._look_again(need), 0
+                    scan = may_scan = False
+                freed = self._evict(excess, others) if excess > 0 else 0
+                may_scan = may_scan or (freed > 0 and self._victims.truncated)
+                excess -= freed
+
+    def remove(self, paths: Iterable[str | None], deadline: float | None) -> list[bool]:
+        """Remove files: for each whether it was there and is gone. Raises LockTimeout, OSError."""
+        with self._removal.held(deadline), _Debit(self._account) as debit:
+            return [path is not None and self._unlink(path, debit) for path in paths]
+
+    def clear(self, namespace: str) -> int:
+        """Remove every page of a namespace; how many there were. Raises LockTimeout."""
+        with self._removal.held(None), _Debit(self._account) as debit:
+            for page in all_pages(self._directory, namespace):
+                try:
+                    self._unlink(page.path, debit)
+                except OSError:
+                    self._counters.skipped += 1
+            self._directory.forget(namespace)
+            for path in [*(f"{namespace}/{leaf}" for leaf in LEAVES), namespace]:
+                # What holds foreign files stays; a writer that is just about to use one makes it again.
+                with suppress(OSError):
+                    os.rmdir(path, dir_fd=self._directory.fd)
+            return debit.files
+
+    # -- counting ------------------------------------------------------------------------------------------------
+
+    def reconcile(self, deadline: float | None = None) -> None:
+        """Count the tree again. Exact unless another process writes meanwhile. Raises LockTimeout."""
+        with self._removal.held(deadline):
+            self._look_again(0)
+
+    def mark_dirty(self) -> None:
+        """Have the next `stats` count again: something may have been changed behind our back."""
+        with self._account.locked() as totals:
+            totals.dirty = True
+
+    def sweep(self) -> Swept:
+        """Remove what dead writers left."""
+        with self._account.locked() as totals:
+            return self._sweep(totals)
+
+    def totals(self) -> Totals:
+        """What the account says now."""
+        with self._account.locked() as totals:
+            return totals
+
+    @property
+    def limits(self) -> Limits:
+        """What this store keeps to."""
+        return self._limits
+
+    # -- inside the locks ----------------------------------------------------------------------------------------
+
+    def _sweep(self, totals: Totals) -> Swept:
+        swept = self._writer.sweep(totals)
+        self._counters.temporaries_cleaned += swept.temporaries
+        return swept
+
+    def _page_at(self, path: str) -> os.stat_result | None:
+        try:
+            return os.stat(path, dir_fd=self._directory.fd, follow_symlinks=False)
+        except OSError:
+            return None
+
+    def _take(self, totals: Totals, nbytes: int) -> int:
+        self._mine += nbytes
+        totals.reserved += nbytes
+        self._writer.record(self._mine)
+        return nbytes
+
+    def _room(self, totals: Totals) -> int | None:
+        """Bytes that may still be reserved; None: no limit."""
+        rooms = []
+        if self._limits.max_size is not None:
+            rooms.append(self._limits.max_size - totals.used - totals.reserved)
+        if self._limits.min_free_space:
+            rooms.append(self._directory.free_bytes() - totals.reserved - self._limits.min_free_space)
+        return max(0, min(rooms)) if rooms else None
+
+    def _fits(self, totals: Totals, need: int) -> bool:
+        room = self._room(totals)
+        return room is None or need <= room
+
+    def _excess(self, totals: Totals, need: int) -> int:
+        """Bytes to evict so that `need` more fit, down to the ratio where the cap is the reason."""
+        excess = 0
+        wanted = totals.reserved + need
+        cap = self._limits.max_size
+        if cap is not None and totals.used + wanted > cap:
+            low = int(cap * self._limits.eviction_ratio)
+            excess = totals.used + wanted - (low if wanted <= low else cap)
+        if self._limits.min_free_space:
+            excess = max(excess, self._limits.min_free_space + wanted - self._directory.free_bytes())
+        return min(excess, totals.used)
+
+    @staticmethod
+    def _leading(sizes: Sequence[int], room: int | None) -> tuple[int, int]:
+        total = 0
+        for count, size in enumerate(sizes):
+            if room is not None and total + size > room:
+                return count, total
+            total += size
+        return len(sizes), total
+
+    def _evict(self, excess: int, removed_by_others: int) -> int:
+        """Remove victims until `excess` bytes are free, none is left or the list is out of date; bytes freed."""
+        with _Debit(self._account) as debit:
+            while debit.bytes < excess and not self._victims.are_stale(removed_by_others):
+                victim = self._victims.pop()
+                if victim is None:
+                    break
+                verdict = self._still_unused(victim)
+                if verdict is None:
+                    self._victims.missed += 1
+                elif verdict:
+                    try:
+                        self._unlink(victim.path, debit)
+                    except OSError:
+                        self._counters.skipped += 1
+        self._victims.removed += debit.files
+        self._counters.evictions += debit.files
+        self._counters.evicted_bytes += debit.bytes
+        return debit.bytes
+
+    def _still_unused(self, victim: Stored) -> bool | None:
+        """Whether nobody used it since the scan; None where it is gone."""
+        status = self._page_at(victim.path)
+        return None if status is None else last_used_ns(status) <= victim.used_ns
+
+    def _unlink(self, path: str, debit: _Debit) -> bool:
+        try:
+            status = os.stat(path, dir_fd=self._directory.fd, follow_symlinks=False)
+            os.unlink(path, dir_fd=self._directory.fd)
+        except FileNotFoundError:
+            return False
+        debit.add(allocated(status))
+        return True
+
+    def _removed_by_others(self) -> int:
+        with self._account.locked() as totals:
+            return totals.removed - self._victims.removed_at_scan - self._victims.removed
+
+    def _look_again(self, need: int) -> int:
+        """Scan the tree: fresh victims, a corrected account; bytes to evict. Needs the removal lock."""
+        with self._account.locked() as before:
+            pass
+        self._victims = Victims.of(all_pages(self._directory), removed_at_scan=before.removed)
+        with self._account.locked() as totals:
+            # Nothing was removed meanwhile, and what was added may or may not have been seen: never too low.
+            added, files = totals.used - before.used, totals.files - before.files
+            alone = totals.settled == before.settled and not before.reserved and not totals.reserved
+            totals.used = self._victims.total_bytes + added
+            totals.files = self._victims.total_files + files
+            totals.dirty = not alone
+            return self._excess(totals, need)
+
+
+class _Debit:
+    """Takes removed pages off the account; the account counts as dirty until that is done."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self.bytes = 0
+        self.files = 0
+
+    def __enter__(self) -> _Debit:
+        with self._account.locked() as totals:
+            self._was_dirty = totals.dirty
+            totals.dirty = True
+        return self
+
+    def add(self, nbytes: int) -> None:
+        """One page of so many bytes is gone."""
+        self.bytes += nbytes
+        self.files += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._account.locked() as totals:
+            totals.used -= self.bytes
+            totals.files -= self.files
+            totals.removed += self.files
+            totals.dirty = self._was_dirty

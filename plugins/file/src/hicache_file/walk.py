@@ -1,0 +1,94 @@
+"""Every page file of a store, and nothing else: what accounting, eviction, scan and the offline tools look at.
+
+A file is a page of ours when its place says so: a legal namespace, a leaf directory, a name that decodes to a key of
+that leaf, a regular file. All else is foreign and is neither listed nor counted. No link is followed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hicache_file.directory import Directory
+from hicache_file.names import LEAVES, key_of, legal_namespace
+
+BLOCK = 512
+"""Unit of st_blocks in bytes."""
+
+
+class Stored(NamedTuple):
+    """One page file."""
+
+    key: str
+    path: str
+    """Relative to the root."""
+    nbytes: int
+    """Length in bytes."""
+    allocated: int
+    """Bytes on disk: allocated blocks."""
+    mtime: float
+    """When it was written: seconds since the epoch."""
+    used_ns: int
+    """When it was last used or written, nanoseconds since the epoch."""
+
+
+def last_used_ns(status: os.stat_result) -> int:
+    """When a page was last used: hits set atime; mtime is when it was written."""
+    return max(status.st_atime_ns, status.st_mtime_ns)
+
+
+def allocated(status: os.stat_result) -> int:
+    """Bytes on disk."""
+    return status.st_blocks * BLOCK
+
+
+def namespaces(directory: Directory) -> list[str]:
+    """Namespaces that have a directory, sorted."""
+    with os.scandir(directory.fd) as entries:
+        return sorted(e.name for e in entries if legal_namespace(e.name) and e.is_dir(follow_symlinks=False))
+
+
+def leaves(directory: Directory, namespace: str) -> list[str]:
+    """Leaf directories of a namespace, sorted; empty where it is not there."""
+    try:
+        fd = directory.open_directory(namespace)
+    except OSError:
+        return []
+    try:
+        return sorted(set(os.listdir(fd)).intersection(LEAVES))
+    finally:
+        os.close(fd)
+
+
+def pages(directory: Directory, namespace: str, leaf: str) -> Iterator[Stored]:
+    """The pages in one leaf directory, in no order. What vanishes meanwhile is left out."""
+    try:
+        fd = directory.open_directory(f"{namespace}/{leaf}")
+    except OSError:
+        return
+    try:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                key = key_of(namespace, leaf, entry.name)
+                if key is None:
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    path = f"{namespace}/{leaf}/{entry.name}"
+                    yield Stored(
+                        key, path, status.st_size, allocated(status), status.st_mtime, last_used_ns(status)
+                    )
+    finally:
+        os.close(fd)
+
+
+def all_pages(directory: Directory, namespace: str | None = None) -> Iterator[Stored]:
+    """Every page of one namespace or of all."""
+    for name in namespaces(directory) if namespace is None else [namespace]:
+        for leaf in leaves(directory, name):
+            yield from pages(directory, name, leaf)
