@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,19 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from hicache_core.errors import ConfigError, OptionError, PluginError
+from hicache_core.errors import (
+    ConfigError,
+    HiCacheError,
+    MissingDependencyError,
+    OpenError,
+    OptionError,
+    PluginError,
+)
+from hicache_core.plugin.checks import check_hooks
 from hicache_core.plugin.discovery import find_backend
 from hicache_core.plugin.dynamic import dynamic_spec
 from hicache_core.plugin.options import parse_options, redact, redact_url
-from hicache_core.types import BackendSpec, Capabilities
+from hicache_core.types import BackendSpec, Capabilities, OpenContext
 
 _FORMS = 'give either {"backend": NAME, "options": {…}} or {"url": "NAME://…"}'
 
@@ -64,6 +73,42 @@ def choose_backend(
         return _from_url(choice, allow_dynamic)
     spec = _spec(choice, allow_dynamic)
     return BackendChoice(spec, _parsed(spec, options or {}, strict), f"backend {choice}")
+
+
+def open_backend(choice: BackendChoice, ctx: OpenContext) -> object:
+    """The opened backend object, its hooks checked. Whoever opens it closes it.
+
+    Raises MissingDependencyError (with the install line), HookError, OpenError, or what the backend itself raises
+    of hicache's errors; any other exception becomes an OpenError that keeps it as its cause.
+    """
+    spec = choice.spec
+    missing_sdk(spec)
+    factory = (
+        spec.factory if callable(spec.factory) else resolve_dotted(spec.factory, f"factory of backend {spec.name}")
+    )
+    try:
+        backend: object = factory(choice.options, ctx)
+    except HiCacheError:
+        raise
+    except Exception as error:
+        raise OpenError(f"backend {spec.name!r} could not be opened: {type(error).__name__}: {error}") from error
+    check_hooks(backend, dynamic=spec.name == "dynamic")
+    return backend
+
+
+def missing_sdk(spec: BackendSpec) -> None:
+    """Raises MissingDependencyError, with the install line, for the first SDK module that is not there."""
+    for need in spec.requires:
+        if not module_exists(need.module):
+            raise MissingDependencyError(f"backend {spec.name!r} needs the module {need.module!r}: {need.install}")
+
+
+def module_exists(name: str) -> bool:
+    """Whether a module could be imported, without importing it (only its parent packages)."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def resolve_dotted(path: str, what: str) -> Callable[..., Any]:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from textwrap import dedent
 from typing import Any
 
 import pytest
 
-from hicache_core.errors import ConfigError, OptionError, PluginError, UnknownNameError
-from hicache_core.plugin.select import choose_backend, resolve_dotted
+from hicache_core.errors import (
+    ConfigError,
+    HookError,
+    MissingDependencyError,
+    OpenError,
+    OptionError,
+    PluginError,
+    UnknownNameError,
+)
+from hicache_core.plugin.select import BackendChoice, choose_backend, open_backend, resolve_dotted
+from hicache_core.plugin.spec import hookimpl
+from hicache_core.types import OpenContext, SdkRequirement
 
 PLUGIN = dedent("""
     from urllib.parse import urlsplit
@@ -119,3 +130,65 @@ def test_dotted_names() -> None:
             PluginError, match=f"factory '{path}' {'is ' if 'not' in said and 'call' in said else ''}{said}"
         ):
             resolve_dotted(path, "factory")
+
+
+class Opened:
+    """What the fakes' factories return."""
+
+    def __init__(self, options: Any, ctx: OpenContext) -> None:
+        self.options, self.ctx = options, ctx
+
+    @hookimpl
+    def batch_exists(self, keys: Any) -> int:
+        return 0
+
+    @hookimpl
+    def batch_get(self, keys: Any) -> list[Any]:
+        return []
+
+    @hookimpl
+    def batch_set(self, keys: Any) -> list[Any]:
+        return []
+
+    @hookimpl
+    def close(self) -> None: ...
+
+
+CTX = OpenContext(namespace="0" * 32)
+
+
+def chosen(**changes: Any) -> BackendChoice:
+    choice = choose_backend("disk", {"root": "/kv"})
+    return dataclasses.replace(choice, spec=dataclasses.replace(choice.spec, **changes))
+
+
+def test_a_backend_is_opened_and_checked() -> None:
+    backend = open_backend(chosen(factory=Opened), CTX)
+    assert isinstance(backend, Opened)
+    assert (backend.options.root, backend.ctx) == ("/kv", CTX)
+    with pytest.raises(HookError, match="lacks the required hook"):
+        open_backend(chosen(factory=lambda options, ctx: object()), CTX)
+
+
+def test_a_missing_sdk_comes_with_its_install_line() -> None:
+    needs = (SdkRequirement("os", "-"), SdkRequirement("acme_sdk.core", "pip install acme-sdk"))
+    with pytest.raises(
+        MissingDependencyError, match=r"'disk' needs the module 'acme_sdk\.core': pip install acme-sdk"
+    ):
+        open_backend(chosen(factory=Opened, requires=needs), CTX)
+
+
+def test_a_factory_that_fails_keeps_its_cause() -> None:
+    def refuse(options: Any, ctx: OpenContext) -> object:
+        raise PermissionError("/kv is not writable")
+
+    def refuse_well(options: Any, ctx: OpenContext) -> object:
+        raise ConfigError("root is a symlink")
+
+    with pytest.raises(OpenError, match="'disk' could not be opened: PermissionError: /kv is not writable") as caught:
+        open_backend(chosen(factory=refuse), CTX)
+    assert isinstance(caught.value.__cause__, PermissionError)
+    with pytest.raises(ConfigError, match="root is a symlink"):
+        open_backend(chosen(factory=refuse_well), CTX)
+    with pytest.raises(PluginError, match="factory of backend disk 'nowhere:open' cannot be found"):
+        open_backend(choose_backend("disk"), CTX)
