@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from hicache_core.errors import MisuseError
 from hicache_core.keys import chain_seed, page_digests
 from hicache_core.tree.evicting import Evicting
 from hicache_core.tree.inserting import Inserting
@@ -45,19 +46,21 @@ class RadixTree(Matching, Inserting, Locking, Evicting):
             pending.append(above)
             above = above.parent
         if above is None:
-            return []
-        prior = self.prior_digest(above)
+            raise MisuseError(f"{node!r} has been removed from the tree")
+        prior = bytes.fromhex(above.hashes[-1]) if above.hashes else self._seed(above)
         for current in reversed(pending):
-            digests = page_digests(np.frombuffer(current.key, "<u4"), self.page_size, prior=prior)
+            digests = page_digests(self.tokens(current), self.page_size, prior=prior)
             current.hashes = [digest.hex() for digest in digests]
             prior = digests[-1]
         return node.hashes or []
 
     def prior_digest(self, node: Node) -> bytes | None:
         """What the hash chain of pages after `node` starts from: its last digest, or the seed of its namespace."""
-        if node.is_root:
-            return chain_seed(*self.namespace_of(node))
-        return bytes.fromhex(self.hashes(node)[-1])
+        hashes = self.hashes(node)
+        return bytes.fromhex(hashes[-1]) if hashes else self._seed(node)
+
+    def _seed(self, root: Node) -> bytes | None:
+        return chain_seed(*self.namespace_of(root))
 
     def path_hashes(self, node: Node) -> list[str]:
         """The page hashes of the whole sequence that ends with `node`."""
