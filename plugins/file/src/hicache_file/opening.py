@@ -101,9 +101,7 @@ def open_store(options: FileOptions) -> Store:
             ) from error
         undo.pop_all()
         block = max(512, os.fstatvfs(directory.fd).f_frsize)
-        return Store(
-            options, capabilities(options), directory, account, removal, writer, space, counters, block
-        )
+        return Store(options, capabilities(options), directory, account, removal, writer, space, counters, block)
 
 
 def _limits(options: FileOptions, directory: Directory) -> Limits:

@@ -8,6 +8,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 from msgspec import Meta
 
+from hicache_core.errors import OptionError
+from hicache_core.plugin.sizes import ByteSize
 from hicache_core.types import Capabilities
 
 DIRECT_ALIGNMENT = 4096
@@ -21,17 +23,12 @@ class FileOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, froz
 
     root: Annotated[str, Meta(description="directory of the store, its own; made (0700) when it is not there")]
     max_size: Annotated[
-        int | None,
+        Annotated[ByteSize, Meta(ge=1)] | None,
         Meta(
-            description="bytes on disk that all pages under root may take together, whoever wrote them; none: no cap",
-            ge=1,
-            extra={"unit": "bytes"},
+            description="bytes on disk that all pages under root may take together, whoever wrote them; none: no cap"
         ),
     ] = None
-    min_free_space: Annotated[
-        int,
-        Meta(description="bytes to leave free on the file system", ge=0, extra={"unit": "bytes"}),
-    ] = 0
+    min_free_space: Annotated[ByteSize, Meta(description="bytes to leave free on the file system", ge=0)] = 0
     eviction_ratio: Annotated[
         float, Meta(description="when the cap is reached, evict down to this share of it", gt=0, le=1)
     ] = 0.9
@@ -68,11 +65,11 @@ def capabilities(options: FileOptions) -> Capabilities:
 def options_from_url(url: str) -> dict[str, str]:
     """Options in `file:///var/cache/kv?max_size=10GB`: the path is root, the query holds the rest (as text).
 
-    Raises ValueError for a host, which a local path cannot have.
+    Raises OptionError for a host, which a local path cannot have.
     """
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
-        raise ValueError(
+        raise OptionError(
             f"{url!r} names a host ({parts.netloc!r}), but a file store is a local path; "
             f"write file:///{parts.netloc}{parts.path} with three slashes"
         )

@@ -80,9 +80,7 @@ def pages(directory: Directory, namespace: str, leaf: str) -> Iterator[Stored]:
                     continue
                 if stat.S_ISREG(status.st_mode):
                     path = f"{namespace}/{leaf}/{entry.name}"
-                    yield Stored(
-                        key, path, status.st_size, allocated(status), status.st_mtime, last_used_ns(status)
-                    )
+                    yield Stored(key, path, status.st_size, allocated(status), status.st_mtime, last_used_ns(status))
     finally:
         os.close(fd)
 
