@@ -91,6 +91,8 @@ class Inserting(TreeState):
         """
         resolved = self._resolve(key, extra_key, cache_salt)
         pages = len(resolved.data) // self._page_bytes
+        if not 0 <= start_page <= pages:
+            raise MisuseError(f"start_page {start_page} is not in 0 … {pages}")
         slots = _checked(host_slots, pages - start_page)
         if hashes is not None and len(hashes) != len(slots):
             raise MisuseError(f"{len(hashes)} hashes for {len(slots)} pages")
