@@ -230,6 +230,8 @@ class OpenContext:
     """Bytes of the seal that precedes every page (its stride), 0 where the session does not seal."""
     rank: int = 0
     world_size: int = 1
+    inspecting: bool = False
+    """True for an operator's tool: what it reads is not used, so a store must not take it for recent."""
 
 
 OptionsType: TypeAlias = type[msgspec.Struct]

@@ -75,6 +75,34 @@ class Account:
         os.pwrite(self._fd, encode(totals), 0)
 
 
+class Debit:
+    """Takes removed pages off the account; the account counts as dirty until that is done."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._was_dirty = False
+        self.bytes = 0
+        self.files = 0
+
+    def __enter__(self) -> Debit:
+        with self._account.locked() as totals:
+            self._was_dirty = totals.dirty
+            totals.dirty = True
+        return self
+
+    def add(self, nbytes: int) -> None:
+        """One page of so many bytes is gone."""
+        self.bytes += nbytes
+        self.files += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._account.locked() as totals:
+            totals.used -= self.bytes
+            totals.files -= self.files
+            totals.removed += self.files
+            totals.dirty = self._was_dirty
+
+
 def encode(totals: Totals) -> bytes:
     """The account as it is stored."""
     fields = _FIELDS.pack(

@@ -12,19 +12,20 @@ from hicache_core.plugin.spec import hookimpl
 from hicache_core.types import IoContext, OpenContext, Outcome, Page
 from hicache_file.listing import scan
 from hicache_file.locks import LockTimeout
-from hicache_file.names import legal_key, legal_namespace
-from hicache_file.opening import Store, open_store
+from hicache_file.names import legal_namespace
+from hicache_file.opening import open_store
 from hicache_file.options import FileOptions
 from hicache_file.publish import Publisher
 from hicache_file.retrieve import Reader
 from hicache_file.stats import FileStats
+from hicache_file.store import Store
 
 _CLOSE_PATIENCE_SECONDS = 5.0
 
 
 def open_file(options: FileOptions, ctx: OpenContext) -> FileBackend:
     """Open the store at options.root. Raises OptionError or OpenError, with what to do about it."""
-    return FileBackend(open_store(options))
+    return FileBackend(open_store(options, inspecting=ctx.inspecting))
 
 
 class FileBackend:
@@ -40,7 +41,7 @@ class FileBackend:
         self.capabilities = store.capabilities
 
     @hookimpl
-    def batch_exists(self, keys: Sequence[str]) -> int:
+    def batch_exists(self, keys: Sequence[str], ctx: IoContext) -> int:
         """Length of the run of leading keys whose files are there."""
         with self._call():
             find, fd, access = self._store.directory.find, self._store.directory.fd, os.access
@@ -51,7 +52,7 @@ class FileBackend:
             return len(keys)
 
     @hookimpl
-    def batch_contains(self, keys: Sequence[str]) -> list[bool]:
+    def batch_contains(self, keys: Sequence[str], ctx: IoContext) -> list[bool]:
         """For each key whether its file is there."""
         with self._call():
             fd = self._store.directory.fd
@@ -76,13 +77,9 @@ class FileBackend:
         with self._call():
             paths = [self._store.directory.find(key) for key in keys]
             try:
-                gone = self._store.space.remove(paths, ctx.deadline)
+                return self._store.space.remove(paths, ctx.deadline)
             except LockTimeout:
                 return [Outcome.TIMEOUT] * len(keys)
-            return [
-                (Outcome.HIT if there else Outcome.MISS) if legal_key(key) else Outcome.REJECTED
-                for key, there in zip(keys, gone, strict=True)
-            ]
 
     @hookimpl
     def clear(self, namespace: str) -> int:

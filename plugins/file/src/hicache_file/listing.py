@@ -13,7 +13,7 @@ SCAN_ENTRIES = 1024
 def scan(
     directory: Directory, namespace: str | None, cursor: str | None
 ) -> tuple[list[tuple[str, int, float]], str | None]:
-    """(key, length, time of writing) of some pages, and a cursor (None: that was all).
+    """(key, length, time of writing or last use) of some pages, and a cursor (None: that was all).
 
     The cursor names the leaf directory to go on with, so what is added or removed meanwhile moves nothing: every page
     that stays is seen exactly once. An illegal or missing namespace has no pages.
@@ -30,5 +30,5 @@ def scan(
                 continue
             if len(found) >= SCAN_ENTRIES:
                 return found, f"{name}/{leaf}"
-            found += sorted((page.key, page.nbytes, page.mtime) for page in pages(directory, name, leaf))
+            found += sorted((page.key, page.nbytes, page.mtime_ns / 1e9) for page in pages(directory, name, leaf))
     return found, None

@@ -56,8 +56,8 @@ def usage(root: str, *, allow_symlink: bool = True) -> Usage:
             files, stored, blocks = files + 1, stored + page.nbytes, blocks + page.allocated
             name = page.path.partition("/")[0]
             by_namespace[name] = by_namespace.get(name, 0) + page.allocated
-            first = page.used_ns if first is None else min(first, page.used_ns)
-            last = page.used_ns if last is None else max(last, page.used_ns)
+            first = page.mtime_ns if first is None else min(first, page.mtime_ns)
+            last = page.mtime_ns if last is None else max(last, page.mtime_ns)
         return Usage(
             files=files,
             bytes_stored=stored,

@@ -3,78 +3,30 @@
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from hicache_core.errors import OpenError, OptionError
-from hicache_core.types import Capabilities
 from hicache_file.account import Account
 from hicache_file.directory import FILE_MODE, Directory, open_directory
 from hicache_file.locks import LockTimeout, RemovalLock
 from hicache_file.names import CONTROL
 from hicache_file.options import DIRECT_ALIGNMENT, FileOptions, capabilities
 from hicache_file.space import Limits, Space
-from hicache_file.stats import Counters, FileStats
+from hicache_file.stats import Counters
+from hicache_file.store import Store
 from hicache_file.writer import Writer, make_control
 
 _CONTROL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
 
-@dataclass(slots=True)
-class Store:
-    """An open root and everything that works on it."""
+def open_store(options: FileOptions, *, inspecting: bool = False) -> Store:
+    """Open or make the store at options.root. Raises OptionError, OpenError.
 
-    options: FileOptions
-    capabilities: Capabilities
-    directory: Directory
-    account: Account
-    removal: RemovalLock
-    writer: Writer
-    space: Space
-    counters: Counters
-    block: int
-    """Bytes in which the file system allocates."""
-
-    def stats(self) -> FileStats:
-        """Counts of the root and of this open store."""
-        totals = self.space.totals()
-        if totals.dirty and not totals.reserved:
-            try:
-                self.space.reconcile()
-                totals = self.space.totals()
-            except LockTimeout:
-                pass  # the numbers stay an upper bound, and `exact` says so
-        counters, limits = self.counters, self.space.limits
-        return FileStats(
-            files=totals.files,
-            bytes_allocated=totals.used,
-            max_size=limits.max_size,
-            min_free_space=limits.min_free_space,
-            free_bytes=self.directory.free_bytes(),
-            exact=not totals.dirty,
-            bytes_read=counters.bytes_read,
-            bytes_written=counters.bytes_written,
-            evictions=counters.evictions,
-            evicted_bytes=counters.evicted_bytes,
-            skipped=counters.skipped,
-            temporaries_cleaned=counters.temporaries_cleaned,
-            rejected=counters.rejected,
-            errors=counters.errors,
-            last_error=counters.last_error,
-        )
-
-    def close(self, *, ours: bool = True) -> None:
-        """Let go of everything. `ours` false: in a forked child, which must leave the files alone."""
-        self.writer.close(ours=ours)
-        self.removal.close()
-        self.account.close()
-        self.directory.close()
-
-
-def open_store(options: FileOptions) -> Store:
-    """Open or make the store at options.root. Raises OptionError, OpenError."""
+    inspecting: reads do not count as uses.
+    """
     with ExitStack() as undo:
         directory = open_directory(options.root, allow_symlink=options.allow_symlink)
         undo.callback(directory.close)
@@ -101,7 +53,18 @@ def open_store(options: FileOptions) -> Store:
             ) from error
         undo.pop_all()
         block = max(512, os.fstatvfs(directory.fd).f_frsize)
-        return Store(options, capabilities(options), directory, account, removal, writer, space, counters, block)
+        return Store(
+            options=options,
+            capabilities=capabilities(options),
+            directory=directory,
+            account=account,
+            removal=removal,
+            writer=writer,
+            space=space,
+            counters=counters,
+            block=block,
+            touch_ns=math.inf if inspecting else options.touch_interval * 1e9,
+        )
 
 
 def _limits(options: FileOptions, directory: Directory) -> Limits:
@@ -131,6 +94,7 @@ def _take_stock(space: Space) -> None:
     if damaged or space.limits.any:
         try:
             space.reconcile()
+            space.make_room(0, None)
         except LockTimeout:
             space.mark_dirty()
     else:

@@ -6,15 +6,16 @@ import errno
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hicache_core.types import Outcome, Page
 from hicache_file.errors import FULL, outcome_of_write
 from hicache_file.locks import LockTimeout
 from hicache_file.names import legal_key, relative_path
-from hicache_file.opening import Store
 from hicache_file.pageio import page_nbytes, write_page, write_page_direct
-from hicache_file.walk import allocated, last_used_ns
+from hicache_file.store import Store
+from hicache_file.walk import allocated
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
@@ -26,7 +27,10 @@ class _Batch:
     replace: bool
     deadline: float | None
     added: int = 0
+    """Bytes on disk of what was published."""
     files: int = 0
+    moved: int = 0
+    rejected: int = 0
     full: bool = False
     """The file system said that nothing more fits."""
 
@@ -40,7 +44,6 @@ class Publisher:
         self._fill = write_page_direct if store.options.direct else write_page
         self._sync = {"none": None, "data": os.fdatasync, "full": os.fsync}[store.options.sync]
         self._sync_directories = store.options.sync == "full"
-        self._touch_ns = int(store.options.touch_interval * 1e9)
 
     def write(
         self, keys: Sequence[str], pages: Sequence[Page], *, replace: bool, deadline: float | None
@@ -58,8 +61,7 @@ class Publisher:
         block = self._block
         space = self._store.space
         count, reserved = space.reserve([-(-nbytes // block) * block for *_, nbytes in wanted], deadline)
-        batch = _Batch(replace, deadline)
-        self._store.counters.rejected += len(wanted) - count
+        batch = _Batch(replace, deadline, rejected=len(wanted) - count)
         try:
             for index, key, page, nbytes in wanted[:count]:
                 outcomes[index] = self._write_one(key, page, nbytes, batch)
@@ -67,6 +69,11 @@ class Publisher:
                 self._sync_places([keys[index] for index, *_ in wanted[:count] if outcomes[index]])
         finally:
             space.settle(reserved, batch.added, batch.files)
+            self._store.counters.add(bytes_written=batch.moved, rejected=batch.rejected)
+        if batch.full and space.limits.any:
+            # The disk is full before the cap is reached: give the next batch a chance.
+            with suppress(LockTimeout):
+                space.make_room(0, deadline, at_least=reserved)
         return outcomes
 
     def _is_there(self, key: str) -> bool:
@@ -77,18 +84,15 @@ class Publisher:
             return False
         try:
             status = os.stat(path, dir_fd=directory.fd, follow_symlinks=False)
-            now_ns = time.time_ns()
-            if now_ns - last_used_ns(status) >= self._touch_ns:
-                os.utime(path, ns=(now_ns, status.st_mtime_ns), dir_fd=directory.fd, follow_symlinks=False)
-        except FileNotFoundError:
+        except OSError:
             return False
-        except OSError as error:
-            self._store.counters.note(error)
+        if time.time_ns() - status.st_mtime_ns >= self._store.touch_ns:
+            self._store.touch(path)
         return True
 
     def _write_one(self, key: str, page: Page, nbytes: int, batch: _Batch) -> Outcome:
         if batch.full:
-            self._store.counters.rejected += 1
+            batch.rejected += 1
             return Outcome.REJECTED
         if batch.deadline is not None and time.monotonic() > batch.deadline:
             return Outcome.TIMEOUT
@@ -100,7 +104,7 @@ class Publisher:
             batch.full = error.errno in FULL
             outcome = outcome_of_write(error)
             if outcome is Outcome.REJECTED:
-                self._store.counters.rejected += 1
+                batch.rejected += 1
             else:
                 self._store.counters.note(error)
             return outcome
@@ -112,7 +116,7 @@ class Publisher:
         try:
             try:
                 self._fill(fd, page, nbytes)
-                self._store.counters.bytes_written += nbytes
+                batch.moved += nbytes
                 if self._sync is not None:
                     self._sync(fd)
                 status = os.fstat(fd)

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from hicache_core.types import Outcome, Page
 from hicache_file.errors import outcome_of_read
-from hicache_file.opening import Store
 from hicache_file.pageio import page_nbytes, read_page, read_page_direct
-from hicache_file.walk import last_used_ns
+from hicache_file.store import Store
 
 # A link in a page's place is no page; NONBLOCK keeps a planted FIFO from holding us up.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -25,13 +24,13 @@ class Reader:
         direct = store.options.direct
         self._flags = _FLAGS | (os.O_DIRECT if direct else 0)
         self._fill = read_page_direct if direct else read_page
-        self._touch_ns = int(store.options.touch_interval * 1e9)
 
     def read(self, keys: Sequence[str], pages: Sequence[Page], deadline: float | None) -> list[Outcome]:
         """Fill each page from its file; what is left when the deadline passes is TIMEOUT."""
         now_ns = time.time_ns()
         counters, find = self._store.counters, self._store.directory.find
         outcomes = []
+        moved = 0
         for key, page in zip(keys, pages, strict=True):
             if deadline is not None and time.monotonic() > deadline:
                 outcomes.append(Outcome.TIMEOUT)
@@ -41,34 +40,30 @@ class Reader:
                 outcomes.append(Outcome.MISS)
                 continue
             try:
-                outcomes.append(self._read_one(path, page, now_ns))
+                outcome, done = self._read_one(path, page, now_ns)
+                moved += done
+                outcomes.append(outcome)
             except (FileNotFoundError, NotADirectoryError):
                 outcomes.append(Outcome.MISS)
             except OSError as error:
                 counters.note(error)
                 outcomes.append(outcome_of_read(error))
+        counters.add(bytes_read=moved)
         return outcomes
 
-    def _read_one(self, path: str, page: Page, now_ns: int) -> Outcome:
+    def _read_one(self, path: str, page: Page, now_ns: int) -> tuple[Outcome, int]:
+        """The outcome and the bytes that were moved. Raises OSError."""
         nbytes = page_nbytes(page)
         fd = os.open(path, self._flags, dir_fd=self._store.directory.fd)
         try:
             status = os.fstat(fd)
             if status.st_size != nbytes or not stat.S_ISREG(status.st_mode):
-                return Outcome.CORRUPT
+                return Outcome.CORRUPT, 0
             done = self._fill(fd, page, nbytes)
-            self._store.counters.bytes_read += done
             if done != nbytes:
-                return Outcome.CORRUPT
-            if now_ns - last_used_ns(status) >= self._touch_ns:
-                self._touch(fd, now_ns, status.st_mtime_ns)
+                return Outcome.CORRUPT, done
+            if now_ns - status.st_mtime_ns >= self._store.touch_ns:
+                self._store.touch(fd)
         finally:
             os.close(fd)
-        return Outcome.HIT
-
-    def _touch(self, fd: int, now_ns: int, mtime_ns: int) -> None:
-        """Remember the use where the next process finds it; relatime and noatime would not."""
-        try:
-            os.utime(fd, ns=(now_ns, mtime_ns))
-        except OSError as error:
-            self._store.counters.note(error)
+        return Outcome.HIT, nbytes

@@ -9,17 +9,19 @@ scan of the tree puts it right.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from hicache_file.account import Account, Totals
+from hicache_core.types import Outcome
+from hicache_file.account import Account, Debit, Totals
 from hicache_file.directory import Directory
 from hicache_file.locks import LockTimeout, RemovalLock
 from hicache_file.names import LEAVES
 from hicache_file.stats import Counters
 from hicache_file.victims import Victims
-from hicache_file.walk import Stored, all_pages, allocated, last_used_ns
+from hicache_file.walk import Stored, all_pages, allocated
 from hicache_file.writer import Swept, Writer
 
 
@@ -92,19 +94,22 @@ class Space:
         with self._removal.held(deadline):
             old = self._page_at(path)
             os.rename(temporary, path, src_dir_fd=self._writer.fd, dst_dir_fd=self._directory.fd)
-            if old is not None:
+            if old is not None and stat.S_ISREG(old.st_mode):
                 with self._account.locked() as totals:
                     totals.used -= allocated(old)
                     totals.files -= 1
 
     # -- removal -------------------------------------------------------------------------------------------------
 
-    def make_room(self, need: int, deadline: float | None) -> None:
-        """Evict the pages used longest ago until `need` more bytes fit. Raises LockTimeout."""
+    def make_room(self, need: int, deadline: float | None, *, at_least: int = 0) -> None:
+        """Evict the pages used longest ago until `need` more bytes fit. Raises LockTimeout.
+
+        at_least: bytes to free in any case, for a file system that is full before the limits are reached.
+        """
         with self._removal.held(deadline):
             with self._account.locked() as totals:
                 swept = self._sweep(totals)
-                excess = self._excess(totals, need)
+                excess = max(self._excess(totals, need), min(at_least, totals.used))
             # A dead writer's reservation counts as used until the tree is counted again.
             scan, may_scan = swept.dead > 0, True
             while excess > 0:
@@ -112,25 +117,34 @@ class Space:
                 if scan or not self._victims or self._victims.are_stale(others):
                     if not may_scan:
                         return
-                    excess, others = self._look_again(need), 0
-                    scan = may_scan = False
+                    totals = self._look_again()
+                    excess = max(self._excess(totals, need), min(at_least, totals.used))
+                    scan, may_scan, others = False, False, 0
                 freed = self._evict(excess, others) if excess > 0 else 0
                 may_scan = may_scan or (freed > 0 and self._victims.truncated)
                 excess -= freed
 
-    def remove(self, paths: Iterable[str | None], deadline: float | None) -> list[bool]:
-        """Remove files: for each whether it was there and is gone. Raises LockTimeout, OSError."""
-        with self._removal.held(deadline), _Debit(self._account) as debit:
-            return [path is not None and self._unlink(path, debit) for path in paths]
+    def remove(self, paths: Iterable[str | None], deadline: float | None) -> list[Outcome]:
+        """Remove files: HIT (was there, is gone), MISS (also for None) or UNAVAILABLE. Raises LockTimeout."""
+        outcomes = []
+        with self._removal.held(deadline), Debit(self._account) as debit:
+            for path in paths:
+                try:
+                    gone = path is not None and self._unlink(path, debit)
+                    outcomes.append(Outcome.HIT if gone else Outcome.MISS)
+                except OSError as error:
+                    self._counters.note(error)
+                    outcomes.append(Outcome.UNAVAILABLE)
+        return outcomes
 
     def clear(self, namespace: str) -> int:
         """Remove every page of a namespace; how many there were. Raises LockTimeout."""
-        with self._removal.held(None), _Debit(self._account) as debit:
+        with self._removal.held(None), Debit(self._account) as debit:
             for page in all_pages(self._directory, namespace):
                 try:
                     self._unlink(page.path, debit)
                 except OSError:
-                    self._counters.skipped += 1
+                    self._counters.add(skipped=1)
             self._directory.forget(namespace)
             for path in [*(f"{namespace}/{leaf}" for leaf in LEAVES), namespace]:
                 # What holds foreign files stays; a writer that is just about to use one makes it again.
@@ -143,7 +157,7 @@ class Space:
     def reconcile(self, deadline: float | None = None) -> None:
         """Count the tree again. Exact unless another process writes meanwhile. Raises LockTimeout."""
         with self._removal.held(deadline):
-            self._look_again(0)
+            self._look_again()
 
     def mark_dirty(self) -> None:
         """Have the next `stats` count again: something may have been changed behind our back."""
@@ -169,7 +183,7 @@ class Space:
 
     def _sweep(self, totals: Totals) -> Swept:
         swept = self._writer.sweep(totals)
-        self._counters.temporaries_cleaned += swept.temporaries
+        self._counters.add(temporaries_cleaned=swept.temporaries)
         return swept
 
     def _page_at(self, path: str) -> os.stat_result | None:
@@ -220,7 +234,8 @@ class Space:
 
     def _evict(self, excess: int, removed_by_others: int) -> int:
         """Remove victims until `excess` bytes are free, none is left or the list is out of date; bytes freed."""
-        with _Debit(self._account) as debit:
+        skipped = 0
+        with Debit(self._account) as debit:
             while debit.bytes < excess and not self._victims.are_stale(removed_by_others):
                 victim = self._victims.pop()
                 if victim is None:
@@ -232,32 +247,32 @@ class Space:
                     try:
                         self._unlink(victim.path, debit)
                     except OSError:
-                        self._counters.skipped += 1
+                        skipped += 1
         self._victims.removed += debit.files
-        self._counters.evictions += debit.files
-        self._counters.evicted_bytes += debit.bytes
+        self._counters.add(evictions=debit.files, evicted_bytes=debit.bytes, skipped=skipped)
         return debit.bytes
 
     def _still_unused(self, victim: Stored) -> bool | None:
         """Whether nobody used it since the scan; None where it is gone."""
         status = self._page_at(victim.path)
-        return None if status is None else last_used_ns(status) <= victim.used_ns
+        return None if status is None else status.st_mtime_ns <= victim.mtime_ns
 
-    def _unlink(self, path: str, debit: _Debit) -> bool:
+    def _unlink(self, path: str, debit: Debit) -> bool:
         try:
             status = os.stat(path, dir_fd=self._directory.fd, follow_symlinks=False)
             os.unlink(path, dir_fd=self._directory.fd)
         except FileNotFoundError:
             return False
-        debit.add(allocated(status))
+        if stat.S_ISREG(status.st_mode):
+            debit.add(allocated(status))
         return True
 
     def _removed_by_others(self) -> int:
         with self._account.locked() as totals:
             return totals.removed - self._victims.removed_at_scan - self._victims.removed
 
-    def _look_again(self, need: int) -> int:
-        """Scan the tree: fresh victims, a corrected account; bytes to evict. Needs the removal lock."""
+    def _look_again(self) -> Totals:
+        """Scan the tree: fresh victims, a corrected account, which is returned. Needs the removal lock."""
         with self._account.locked() as before:
             pass
         self._victims = Victims.of(all_pages(self._directory), removed_at_scan=before.removed)
@@ -268,31 +283,4 @@ class Space:
             totals.used = self._victims.total_bytes + added
             totals.files = self._victims.total_files + files
             totals.dirty = not alone
-            return self._excess(totals, need)
-
-
-class _Debit:
-    """Takes removed pages off the account; the account counts as dirty until that is done."""
-
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        self.bytes = 0
-        self.files = 0
-
-    def __enter__(self) -> _Debit:
-        with self._account.locked() as totals:
-            self._was_dirty = totals.dirty
-            totals.dirty = True
-        return self
-
-    def add(self, nbytes: int) -> None:
-        """One page of so many bytes is gone."""
-        self.bytes += nbytes
-        self.files += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._account.locked() as totals:
-            totals.used -= self.bytes
-            totals.files -= self.files
-            totals.removed += self.files
-            totals.dirty = self._was_dirty
+            return totals

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -38,7 +39,7 @@ class FileStats(msgspec.Struct, kw_only=True, frozen=True):
 
 @dataclass(slots=True)
 class Counters:
-    """Counts of one open store. Added to without a lock where a lost count does no harm."""
+    """Counts of one open store."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -49,8 +50,31 @@ class Counters:
     rejected: int = 0
     errors: int = 0
     last_error: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(
+        self,
+        *,
+        bytes_read: int = 0,
+        bytes_written: int = 0,
+        rejected: int = 0,
+        evictions: int = 0,
+        evicted_bytes: int = 0,
+        skipped: int = 0,
+        temporaries_cleaned: int = 0,
+    ) -> None:
+        """Count; any thread may."""
+        with self._lock:
+            self.bytes_read += bytes_read
+            self.bytes_written += bytes_written
+            self.rejected += rejected
+            self.evictions += evictions
+            self.evicted_bytes += evicted_bytes
+            self.skipped += skipped
+            self.temporaries_cleaned += temporaries_cleaned
 
     def note(self, error: OSError) -> None:
         """Count a failure and keep its text."""
-        self.errors += 1
-        self.last_error = str(error)
+        with self._lock:
+            self.errors += 1
+            self.last_error = str(error)

@@ -33,7 +33,7 @@ class Victims:
         """Scan."""
         victims = cls()
         victims.removed_at_scan = removed_at_scan
-        oldest = heapq.nsmallest(kept, victims._counted(found), key=lambda page: page.used_ns)
+        oldest = heapq.nsmallest(kept, victims._counted(found), key=lambda page: page.mtime_ns)
         oldest.reverse()
         victims._oldest = oldest
         victims.truncated = victims.total_files > len(oldest)

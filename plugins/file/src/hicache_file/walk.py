@@ -28,15 +28,12 @@ class Stored(NamedTuple):
     """Length in bytes."""
     allocated: int
     """Bytes on disk: allocated blocks."""
-    mtime: float
-    """When it was written: seconds since the epoch."""
-    used_ns: int
-    """When it was last used or written, nanoseconds since the epoch."""
+    mtime_ns: int
+    """When it was written or last used, nanoseconds since the epoch.
 
-
-def last_used_ns(status: os.stat_result) -> int:
-    """When a page was last used: hits set atime; mtime is when it was written."""
-    return max(status.st_atime_ns, status.st_mtime_ns)
+    Hits set it (rate-limited). The kernel's atime is of no use: relatime and noatime leave it behind, backups and
+    other readers move it.
+    """
 
 
 def allocated(status: os.stat_result) -> int:
@@ -80,7 +77,7 @@ def pages(directory: Directory, namespace: str, leaf: str) -> Iterator[Stored]:
                     continue
                 if stat.S_ISREG(status.st_mode):
                     path = f"{namespace}/{leaf}/{entry.name}"
-                    yield Stored(key, path, status.st_size, allocated(status), status.st_mtime, last_used_ns(status))
+                    yield Stored(key, path, status.st_size, allocated(status), status.st_mtime_ns)
     finally:
         os.close(fd)
 

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import struct
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from hicache_file.account import Account, Totals
@@ -47,14 +47,17 @@ class Writer:
         self._numbers = itertools.count()
         path = f"{WRITERS}/{self.name}"
         # Sweeping happens under the account's lock too, so nobody takes us for dead before the record is locked.
-        with account.locked():
+        with account.locked(), ExitStack() as undo:
             os.mkdir(path, DIRECTORY_MODE, dir_fd=directory.fd)
             self.fd = directory.open_directory(path)
+            undo.callback(os.close, self.fd)
             self._record = os.open(
                 _RECORD, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE, dir_fd=self.fd
             )
+            undo.callback(os.close, self._record)
             try_lock(self._record)
             self.record(0)
+            undo.pop_all()
 
     def temporary(self) -> tuple[str, int]:
         """A new empty file: (its name relative to `self.fd`, its descriptor). Raises OSError."""
