@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -157,32 +156,24 @@ def _advise_huge(mapping: mmap.mmap, shared: bool, notes: list[str]) -> bool:
 
 
 def _prefault(memory: HostMemory, threads: int) -> str:
-    """Make every page present, in parallel; how it was done. The calls release the GIL."""
-    view = memory.bytes()
-    address, length = view.ctypes.data, view.size
+    """Make every page present, in parallel; how it was done. The calls release the GIL.
+
+    No view of the memory outlives a call here, so that a failure can unmap it.
+    """
+    address, length = memory.bytes().ctypes.data, memory.nbytes
     share = max(_STRIPE, -(-length // (threads * _STRIPE)) * _STRIPE)
-    stripes = [(start, min(share, length - start)) for start in range(0, length, share)]
-    stop = threading.Event()
+    starts = range(0, length, share)
 
-    def populate(start: int, size: int) -> bool:
-        return stop.is_set() or _populate(address + start, size)
+    def populate(start: int) -> bool:
+        return _populate(address + start, min(share, length - start))
 
-    def touch(start: int, size: int) -> None:
-        view[start : start + size : mmap.PAGESIZE] = 0
+    def touch(start: int) -> None:
+        memory.bytes()[start : start + share : mmap.PAGESIZE] = 0
 
-    if len(stripes) == 1:
-        if populate(*stripes[0]):
+    with ThreadPoolExecutor(len(starts), thread_name_prefix="hicache-prefault") as pool:
+        if all(list(pool.map(populate, starts))):
             return "populate"
-        touch(*stripes[0])
-        return "touch"
-    with ThreadPoolExecutor(len(stripes), thread_name_prefix="hicache-prefault") as pool:
-        try:
-            if all(pool.map(populate, *zip(*stripes, strict=True))):
-                return "populate"
-        except BaseException:
-            stop.set()
-            raise
-        list(pool.map(touch, *zip(*stripes, strict=True)))
+        list(pool.map(touch, starts))
     return "touch"
 
 

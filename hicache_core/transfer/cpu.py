@@ -28,7 +28,7 @@ from hicache_core.types import Slots
 
 Rows = npt.NDArray[Any]
 
-RUN_BYTES = 32 << 10
+RUN_BYTES = 512 << 10
 """Bytes per call from which copying runs beats fancy indexing."""
 TEMPORARY_BYTES = 4 << 20
 """Most bytes that a scattered copy holds in between."""

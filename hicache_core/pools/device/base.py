@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -104,28 +106,33 @@ class DevicePool(ABC):
 def gather_pages(arrays: tuple[Bytes, ...], slots: Slots, page_nbytes: int) -> Bytes:
     """Pages of device arrays in the order of page_first: uint8[n, page_nbytes]."""
     pages = np.empty((slots.size, page_nbytes), dtype=np.uint8)
-    start = 0
-    for array in arrays:
-        layers, _, tokens, heads, row = array.shape
-        end = start + layers * tokens * heads * row
-        into = pages[:, start:end].reshape(slots.size, tokens, layers, heads, row)
+    for array, part in _parts(arrays, pages):
         if slots.size == 1:
-            into[0] = array[:, slots[0]].swapaxes(0, 1)
+            part[0] = array[:, slots[0]].swapaxes(0, 1)
         else:
-            into[:] = array[:, slots].transpose(1, 2, 0, 3, 4)
-        start = end
+            part[:] = array.take(slots, axis=1).transpose(1, 2, 0, 3, 4)
     return pages
 
 
 def scatter_pages(arrays: tuple[Bytes, ...], slots: Slots, pages: Bytes) -> None:
     """The inverse of gather_pages."""
+    for array, part in _parts(arrays, pages):
+        if slots.size == 1:
+            array[:, slots[0]] = part[0].swapaxes(0, 1)
+        else:
+            array[:, slots] = part.transpose(2, 0, 1, 3, 4)
+
+
+def _parts(arrays: tuple[Bytes, ...], pages: Bytes) -> Iterator[tuple[Any, Any]]:
+    """Each device array [layer, page, token, head, word] with its share of the pages [n, token, layer, head, word].
+
+    Words are as long as all offsets allow, at most 8 bytes: numpy moves them faster than bytes.
+    """
     start = 0
     for array in arrays:
         layers, _, tokens, heads, row = array.shape
         end = start + layers * tokens * heads * row
-        come = pages[:, start:end].reshape(slots.size, tokens, layers, heads, row)
-        if slots.size == 1:
-            array[:, slots[0]] = come[0].swapaxes(0, 1)
-        else:
-            array[:, slots] = come.transpose(2, 0, 1, 3, 4)
+        word = np.dtype(f"u{math.gcd(8, row, start, pages.shape[1], *array.strides[:4])}")
+        share = pages[:, start:end].view(word).reshape(pages.shape[0], tokens, layers, heads, row // word.itemsize)
+        yield array.view(word), share
         start = end
