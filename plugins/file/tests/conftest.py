@@ -46,7 +46,7 @@ class Handle:
         """Every regular file under the root but our records."""
         return sorted(p for p in self.root.rglob("*") if p.is_file() and "+hicache" not in p.parts)
 
-    def keys(self) -> list[str]:
+    def stored(self) -> list[str]:
         found: list[str] = []
         cursor: str | None = None
         while True:

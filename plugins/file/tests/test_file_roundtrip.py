@@ -118,7 +118,7 @@ def test_clear_removes_only_its_namespace(store):
     other = "f" * 32
     store.set(store.key(1), store.key(2), store.key(1, other))
     assert store.backend.clear(NS) == 2
-    assert store.keys() == [store.key(1, other)]
+    assert store.stored() == [store.key(1, other)]
     assert not (store.root / NS).exists()
     assert store.set(store.key(1)) == [Outcome.STORED], "its directories are made again"
     assert store.backend.clear("0" * 32) == 0
@@ -136,7 +136,7 @@ def test_scan_lists_every_page_once_with_length_and_time(store, monkeypatch):
     monkeypatch.setattr("hicache_file.listing.SCAN_ENTRIES", 10)
     keys = [store.key(n) for n in range(100)] + [store.key(n, "a") for n in range(50)]
     store.set(*keys)
-    assert sorted(store.keys()) == sorted(keys)
+    assert sorted(store.stored()) == sorted(keys)
     entries, cursor = store.backend.scan(NS, None)
     assert cursor is not None
     assert 10 <= len(entries) < 100

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 
 from hicache_core.errors import OpenError, OptionError
 from hicache_file.names import LEAF_COUNT, LEAVES, legal_key, locate
@@ -67,6 +68,22 @@ class Directory:
     def forget(self, namespace: str) -> None:
         """Look again at the directories of this namespace: they may have been removed."""
         self._leaves.pop(namespace, None)
+
+    def remove_empty(self, namespace: str) -> None:
+        """Remove the namespace's directories that are empty; a writer that is about to use one makes it again."""
+        self.forget(namespace)
+        try:
+            fd = self.open_directory(namespace)
+        except OSError:
+            return
+        try:
+            for leaf in LEAVES:
+                with suppress(OSError):
+                    os.rmdir(leaf, dir_fd=fd)
+        finally:
+            os.close(fd)
+        with suppress(OSError):
+            os.rmdir(namespace, dir_fd=self.fd)
 
     def open_directory(self, path: str) -> int:
         """A descriptor of a directory below the root, following no link. Raises OSError."""

@@ -18,7 +18,6 @@ from hicache_core.types import Outcome
 from hicache_file.account import Account, Debit, Totals
 from hicache_file.directory import Directory
 from hicache_file.locks import LockTimeout, RemovalLock
-from hicache_file.names import LEAVES
 from hicache_file.stats import Counters
 from hicache_file.victims import Victims
 from hicache_file.walk import Stored, all_pages, allocated
@@ -145,11 +144,7 @@ class Space:
                     self._unlink(page.path, debit)
                 except OSError:
                     self._counters.add(skipped=1)
-            self._directory.forget(namespace)
-            for path in [*(f"{namespace}/{leaf}" for leaf in LEAVES), namespace]:
-                # What holds foreign files stays; a writer that is just about to use one makes it again.
-                with suppress(OSError):
-                    os.rmdir(path, dir_fd=self._directory.fd)
+            self._directory.remove_empty(namespace)
             return debit.files
 
     # -- counting ------------------------------------------------------------------------------------------------
