@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hicache_conformance.backdoor import BackDoor, StoreKit
-    from hicache_conformance.catalogue import LEVELS, Case, catalogue
+    from hicache_conformance.casebook import LEVELS, Case, catalogue
     from hicache_conformance.report import CaseResult, Report
     from hicache_conformance.runner import run, run_case
     from hicache_conformance.suite import BackendSuite, stated_reason
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "BackDoor": "backdoor",
     "StoreKit": "backdoor",
-    "LEVELS": "catalogue",
-    "Case": "catalogue",
-    "catalogue": "catalogue",
+    "LEVELS": "casebook",
+    "Case": "casebook",
+    "catalogue": "casebook",
     "CaseResult": "report",
     "Report": "report",
     "run": "runner",
@@ -57,5 +57,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f"{__name__}.{home}")
     value = getattr(module, name)
-    globals()[name] = value  # a submodule of the same name must not win the next look-up
+    globals()[name] = value
     return value

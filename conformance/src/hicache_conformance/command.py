@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hicache_conformance.catalogue import catalogue
+from hicache_conformance.casebook import catalogue
 from hicache_conformance.runner import run
 from hicache_conformance.target import Target
 from hicache_conformance.terminal import ProgressView, print_report

@@ -213,12 +213,16 @@ class Harness:
         while self._cleanups:
             with suppress(Exception):
                 self._cleanups.pop()()
-        if self._drivers:
-            for namespace in self._namespaces:
-                with suppress(CaseFailed):
-                    self._drivers[-1].clear(namespace)
-        for driver in self._drivers:
-            with suppress(CaseFailed):
-                driver.close()
+        closing = threading.Thread(target=self._sweep, daemon=True)
+        closing.start()
+        closing.join(self.patience)  # a store that hangs here has already failed its case, or fails the next
         self._drivers.clear()
         gc.collect()
+
+    def _sweep(self) -> None:
+        with suppress(CaseFailed):
+            for namespace in self._namespaces if self._drivers else ():
+                self._drivers[-1].clear(namespace)
+        for driver in tuple(self._drivers):
+            with suppress(CaseFailed):
+                driver.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from hicache_conformance.catalogue import LEVELS
+from hicache_conformance.casebook import LEVELS
 
 OUTCOMES = ("pass", "fail", "skip", "xfail", "error")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from hicache_conformance.catalogue import LEVELS, Case, catalogue, find_case
+from hicache_conformance.casebook import LEVELS, Case, catalogue, find_case
 from hicache_conformance.harness import Harness
 from hicache_conformance.report import CaseResult, Report
 from hicache_conformance.target import Resolved, Target

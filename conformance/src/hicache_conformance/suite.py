@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from hicache_conformance.catalogue import Case, catalogue
+from hicache_conformance.casebook import Case, catalogue
 from hicache_conformance.runner import run_case
 from hicache_conformance.target import Target
 

@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from hicache_conformance.catalogue import Case
+from hicache_conformance.casebook import Case
 from hicache_conformance.report import OUTCOMES, CaseResult, Report
 
 _STYLE = {

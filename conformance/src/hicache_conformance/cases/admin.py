@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hicache_conformance.catalogue import case
+from hicache_conformance.casebook import case
 from hicache_conformance.harness import Harness
 from hicache_conformance.material import Lent
 from hicache_conformance.verdict import check, check_equal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from hicache_conformance.catalogue import case
+from hicache_conformance.casebook import case
 from hicache_conformance.driver import Driver
 from hicache_conformance.harness import Harness
 from hicache_conformance.material import Lent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hicache_conformance.catalogue import case
+from hicache_conformance.casebook import case
 from hicache_conformance.driver import Driver
 from hicache_conformance.harness import Harness
 from hicache_conformance.material import LEGAL_ODD_TAILS, illegal_keys, long_tails

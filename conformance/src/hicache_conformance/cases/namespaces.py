@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hicache_conformance.catalogue import case
+from hicache_conformance.casebook import case
 from hicache_conformance.harness import Harness
 from hicache_conformance.verdict import check, check_equal
 from hicache_core.types import Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from hicache_conformance.catalogue import case
+from hicache_conformance.casebook import case
 from hicache_conformance.harness import Harness
 from hicache_conformance.material import page_bytes
 from hicache_conformance.verdict import check, check_bytes, check_equal

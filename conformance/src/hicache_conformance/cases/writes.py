@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hicache_conformance.catalogue import case
+from hicache_conformance.casebook import case
 from hicache_conformance.driver import Driver
 from hicache_conformance.harness import Harness
 from hicache_conformance.material import page_bytes

@@ -29,12 +29,7 @@ _MODULES = (
     "threads",
     "sizes",
     "history",
-    "sessions",
-    "transforms",
     "crash",
-    "damage",
-    "intruders",
-    "stalls",
 )
 _CASES: dict[str, Case] = {}
 
