@@ -24,6 +24,15 @@ def owned(slots: npt.ArrayLike) -> Slots:
 
 
 NO_SLOTS: Slots = owned(())
+_INT64 = np.dtype(np.int64)
+
+
+def joined(parts: list[Slots]) -> Slots:
+    """All slots in one read-only array; a single part is that array itself."""
+    if len(parts) == 1:
+        return parts[0]
+    # Joining as bytes takes less than half the time of np.concatenate for the many small arrays of a path.
+    return np.frombuffer(b"".join(parts), _INT64) if parts else NO_SLOTS  # type: ignore[arg-type]
 
 
 class SlotRecord:

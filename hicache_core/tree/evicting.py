@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from hicache_core.errors import MisuseError
 from hicache_core.tree.base import TreeState, is_device_leaf, is_host_leaf
-from hicache_core.tree.components import NO_SLOTS
+from hicache_core.tree.components import joined
 from hicache_core.tree.node import Node
 from hicache_core.tree.results import Freed
 from hicache_core.types import Slots
@@ -56,7 +54,7 @@ class Evicting(TreeState):
             self._remove(below)
         device = self._leave_device(node)
         self._remove(node)
-        return Freed(device, np.concatenate(host) if host else NO_SLOTS)
+        return Freed(device, joined(host))
 
     def drop_host(self, node: Node) -> Slots:
         """Remove a host leaf. Returns its host slots."""
@@ -104,7 +102,7 @@ class Evicting(TreeState):
         self._host_queue.clear()
         self._writes.clear()
         self._loads.clear()
-        return Freed(*(np.concatenate(slots) if slots else NO_SLOTS for slots in (device, host)))
+        return Freed(*(joined(slots) for slots in (device, host)))
 
     def _leave_device(self, node: Node) -> Slots:
         """Take an unlocked leaf off the device."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hicache_core.errors import MisuseError
 from hicache_core.keys import Tokens
 from hicache_core.tree.base import TreeState
-from hicache_core.tree.components import NO_SLOTS, owned
+from hicache_core.tree.components import NO_SLOTS, joined, owned
 from hicache_core.tree.key import TreeKey
 from hicache_core.tree.node import Node, StorageState
 from hicache_core.tree.results import HostInsertResult, InsertResult
@@ -65,7 +65,7 @@ class Inserting(TreeState):
             child.priority = max(child.priority, priority)
             node, offset, done = child, offset + len(child.key), done + child.pages
         self._after_insert(node)
-        device = parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else NO_SLOTS
+        device = joined(parts)
         mine = slots[:prefix]
         return InsertResult(prefix, device, mine[mine != device[:prefix]], node, new, filled)
 
@@ -125,7 +125,7 @@ class Inserting(TreeState):
             child.priority = max(child.priority, priority)
             node, offset, done = child, offset + len(child.key), done + child.pages
         self._after_insert(node)
-        spare = np.concatenate(duplicates) if duplicates else NO_SLOTS
+        spare = joined(duplicates)
         return HostInsertResult(len(slots) - len(spare), spare, node, taken, True)
 
     def set_host(self, node: Node, host_slots: npt.ArrayLike) -> Slots:
@@ -197,7 +197,7 @@ class Inserting(TreeState):
 
 def _checked(slots: npt.ArrayLike, pages: int) -> Slots:
     """Slots as int64[pages]."""
-    array = np.asarray(slots, dtype=np.int64)
+    array = np.ascontiguousarray(slots, dtype=np.int64)
     if array.shape != (pages,):
         raise MisuseError(f"{pages} pages need as many slots, got an array of shape {array.shape}")
     return array

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from hicache_core.keys import Tokens
 from hicache_core.tree.base import TreeState
-from hicache_core.tree.components import NO_SLOTS
+from hicache_core.tree.components import NO_SLOTS, joined
 from hicache_core.tree.key import TreeKey, token_bytes
 from hicache_core.tree.node import Node, Root
 from hicache_core.tree.results import MatchResult
@@ -39,33 +37,36 @@ class Matching(TreeState):
         if node is None:
             root = Root(next(self._ids), namespace, 0)
             return MatchResult(NO_SLOTS, 0, root, root, root, self.page_size)
-        now = self._now() if touch else None
+        now = self._now() if touch else 0
         size, end, offset = self._page_bytes, len(data), 0
         parts: list[Slots] = []
         host_pages = 0
         last_device = last_host = node
         while offset < end:
-            child = node.children.get(data[offset : offset + size])
-            if child is None:
+            try:
+                child = node.children[data[offset : offset + size]]
+            except KeyError:
                 break
             edge = child.key
             if not data.startswith(edge, offset):
                 child = self._split(child, self._common_pages(data, offset, edge))
+                edge = child.key
             node = child
-            offset += len(node.key)
-            if node.device is not None:
-                parts.append(node.device)
+            offset += len(edge)
+            device = node.device
+            if device is not None:
+                parts.append(device)
                 last_device = node
             else:
                 host_pages += node.pages
             if node.host is not None:
                 last_host = node
-            if now is not None:
+            if touch:
                 node.last_access = now
-        if self._device_queue.eager and now is not None:
+        if touch and self._device_queue.eager:
             self._device_queue.touched(last_device)
             self._host_queue.touched(node)
-        slots = parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else NO_SLOTS
+        slots = joined(parts)
         return MatchResult(slots, host_pages, last_device, last_host, node, self.page_size)
 
     def lookup(

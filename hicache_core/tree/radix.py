@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from hicache_core.errors import MisuseError
 from hicache_core.keys import chain_seed, page_digests
+from hicache_core.tree.components import joined
 from hicache_core.tree.evicting import Evicting
 from hicache_core.tree.inserting import Inserting
 from hicache_core.tree.integrity import check
@@ -84,8 +85,7 @@ class RadixTree(Matching, Inserting, Locking, Evicting):
 
     def path_slots(self, node: Node) -> Slots:
         """Device slots of the path down to `node`, up to its last node on the device."""
-        parts = [n.device for n in self.path(node) if n.device is not None]
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return joined([n.device for n in self.path(node) if n.device is not None])
 
     def check_integrity(self) -> None:
         """Verify every invariant; raises IntegrityError that lists what does not hold. Linear in the tree."""
