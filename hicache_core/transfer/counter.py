@@ -5,21 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hicache_core.errors import MisuseError, TransferError, TransferTimeoutError
 
 _FAILURES_KEPT = 256
 
 
-@dataclass(slots=True)
-class _Set:
+@dataclass(slots=True, eq=False)
+class _Load:
     """The marks of one load."""
 
-    producer: int = -1
-    left: int = 0
-    done: list[bool] = field(default_factory=list)
-    events: list[object | None] = field(default_factory=list)
+    producer: int
+    left: int
+    done: list[bool]
+    events: list[object | None]
     error: BaseException | None = None
 
     @property
@@ -31,15 +31,15 @@ class LayerDoneCounter:
     """Per-layer completion of loads. Producer ids ascend from 0; id modulo `sets` is the set that it uses.
 
     The engine's thread calls new_producer; a copy thread calls complete once per layer, or fail once; the forward
-    calls wait before each layer's attention. A set is never reused while its load is unfinished, so a wait never
-    sees another load's marks. Waiting is on a condition: no polling.
+    calls wait before each layer's attention. A set is never reused while its load is unfinished, and every load has
+    marks of its own, so a wait never sees another load's. Waiting is on a condition: no polling.
     """
 
     def __init__(self, layer_num: int, sets: int = 3) -> None:
         if layer_num < 1 or sets < 1:
             raise MisuseError(f"a counter of {layer_num} layers and {sets} sets cannot count")
         self.layer_num = layer_num
-        self._sets = [_Set() for _ in range(sets)]
+        self._sets = [_Load(-1, 0, [], []) for _ in range(sets)]
         self._next = 0
         self._failures: OrderedDict[int, BaseException] = OrderedDict()
         self._forgotten = -1  # loads up to here that failed are no longer told apart
@@ -52,37 +52,37 @@ class LayerDoneCounter:
     def new_producer(self) -> int:
         """Claim the next set and give its producer id. Raises MisuseError while that set's load is unfinished."""
         with self._changed:
-            marks = self._sets[self._next % len(self._sets)]
-            if not marks.finished:
+            at = self._next % len(self._sets)
+            before = self._sets[at]
+            if not before.finished:
                 raise MisuseError(
-                    f"load {marks.producer} is unfinished and all {len(self._sets)} sets are in use: "
+                    f"load {before.producer} is unfinished and all {len(self._sets)} sets are in use: "
                     "ask has_free_set() first and keep the load queued"
                 )
-            if marks.error is not None:
-                self._remember(marks.producer, marks.error)
-            marks.producer, marks.left, marks.error = self._next, self.layer_num, None
-            marks.done = [False] * self.layer_num
-            marks.events = [None] * self.layer_num
+            if before.error is not None:
+                self._remember(before.producer, before.error)
+            layers = self.layer_num
+            self._sets[at] = _Load(self._next, layers, [False] * layers, [None] * layers)
             self._next += 1
-            return marks.producer
+            return self._next - 1
 
     def complete(self, producer: int, layer: int, event: object | None = None) -> None:
         """Layer `layer` of this load is in place (or will be when `event`, a device event, has passed)."""
         with self._changed:
-            marks = self._marks(producer)
-            if marks.done[layer]:
+            load = self._current(producer)
+            if load.done[layer]:
                 raise MisuseError(f"layer {layer} of load {producer} was completed twice")
-            marks.events[layer] = event
-            marks.done[layer] = True
-            marks.left -= 1
+            load.events[layer] = event
+            load.done[layer] = True
+            load.left -= 1
             self._changed.notify_all()
 
     def fail(self, producer: int, error: BaseException) -> None:
         """The load stopped: waits for layers that have not completed raise, now and later."""
         with self._changed:
-            marks = self._marks(producer)
-            if not marks.finished:
-                marks.error = error
+            load = self._current(producer)
+            if not load.finished:
+                load.error = error
                 self._changed.notify_all()
 
     def wait(self, producer: int, layer: int, timeout: float | None = None) -> object | None:
@@ -94,42 +94,45 @@ class LayerDoneCounter:
         """
         if not 0 <= layer < self.layer_num:
             raise MisuseError(f"layer {layer} does not exist: the model has {self.layer_num}")
-        marks = self._sets[producer % len(self._sets)]
-        if marks.producer == producer and marks.done[layer]:  # the usual case, without the lock
-            return marks.events[layer] if marks.producer == producer else None
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while True:
-                if marks.producer != producer:
-                    self._past(producer)
-                    return None
-                if marks.done[layer]:
-                    return marks.events[layer]
-                if marks.error is not None:
-                    raise _failed(producer, layer, marks.error)
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TransferTimeoutError(f"layer {layer} of load {producer} did not arrive in {timeout} s")
-                self._changed.wait(left)
+        load = self._sets[producer % len(self._sets)]
+        if producer < 0 or load.producer != producer:
+            self._past(producer)
+            return None
+        if not load.done[layer]:
+            self._await(load, layer, timeout)
+        return load.events[layer]
 
     def finished(self, producer: int) -> bool:
         """Whether every layer has completed, or the load failed."""
-        with self._changed:
-            marks = self._sets[producer % len(self._sets)]
-            return marks.producer != producer or marks.finished
+        load = self._sets[producer % len(self._sets)]
+        return load.producer != producer or load.finished
 
-    def _marks(self, producer: int) -> _Set:
-        marks = self._sets[producer % len(self._sets)]
-        if producer < 0 or marks.producer != producer:
+    def _await(self, load: _Load, layer: int, timeout: float | None) -> None:
+        """Block until the layer of this load is done; its failures as errors."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not load.done[layer]:
+                if load.error is not None:
+                    raise _failed(load.producer, layer, load.error)
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TransferTimeoutError(f"layer {layer} of load {load.producer} did not arrive in {timeout} s")
+                self._changed.wait(left)
+
+    def _current(self, producer: int) -> _Load:
+        load = self._sets[producer % len(self._sets)]
+        if producer < 0 or load.producer != producer:
             raise MisuseError(f"load {producer} holds no set of this counter")
-        return marks
+        return load
 
     def _past(self, producer: int) -> None:
         """A load whose set is another's now: it ended well, or raise what it ended with."""
-        error = self._failures.get(producer)
+        with self._changed:
+            error = self._failures.get(producer)
+            known = self._forgotten < producer < self._next
         if error is not None:
             raise TransferError(f"load {producer} failed: {error}") from error
-        if not self._forgotten < producer < self._next:
+        if producer < 0 or not known:
             raise MisuseError(f"load {producer} is not known: the newest is {self._next - 1}")
 
     def _remember(self, producer: int, error: BaseException) -> None:

@@ -93,8 +93,8 @@ class TransferEngine:
         """
         copier = self._open()
         host_slots, device_slots = self._merged(pairs)
-        claimed = self.counter.new_producer() if producer is None else producer
         fence = copier.fence()
+        claimed = self.counter.new_producer() if producer is None else producer
         ack = Ack("load", host_slots.size, tag, claimed)
 
         def copy() -> None:
