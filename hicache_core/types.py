@@ -144,11 +144,21 @@ class PoolTransferResult:
 class HostPoolView(Protocol):
     """What a store may know of a host pool whose memory is lent to it."""
 
-    name: PoolName
-    layout: str
-    page_size: int
-    owner: object
-    """Whoever keeps the memory alive; held until the last call has returned."""
+    @property
+    def name(self) -> PoolName:
+        """The pool's name in v1 and v2 calls."""
+
+    @property
+    def layout(self) -> str:
+        """Byte order of a page."""
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per page."""
+
+    @property
+    def owner(self) -> object:
+        """Whoever keeps the memory alive; held until the last call has returned."""
 
     def regions(self, slots: Slots) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Addresses and sizes in bytes of the pages' regions: (ptrs int64[n, r], sizes int64[n, r])."""

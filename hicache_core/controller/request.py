@@ -19,7 +19,9 @@ from hicache_core.types import Slots
 if TYPE_CHECKING:
     from hicache_core.controller.ledger import Account
     from hicache_core.controller.prefetch import PrefetchOperation
+    from hicache_core.tree.locking import HostLock
     from hicache_core.tree.node import Node
+    from hicache_core.tree.radix import RadixTree
 
 
 class RequestState(Enum):
@@ -65,10 +67,12 @@ class Request:
         "_key",
         "_length",
         "account",
+        "admitted_tokens",
         "cache_salt",
+        "counted_pages",
         "ended",
-        "enqueued_pages",
         "extra_key",
+        "host_lock",
         "inserted_pages",
         "last_node",
         "load_failed",
@@ -113,13 +117,17 @@ class Request:
         """Leading pages whose KV came from the cache at admission."""
         self.inserted_pages = 0
         """Leading pages that belong to the tree; locked as long as the request is admitted."""
+        self.counted_pages = 0
+        """Leading pages whose nodes have this request among their hits."""
+        self.admitted_tokens = 0
+        """Tokens at admission, as booked."""
         self.last_node: Node | None = None
         """The node whose path the request has locked."""
         self.prefetch: PrefetchOperation | None = None
         self.storage_pages: range = range(0)
         """Pages that this request's own prefetch brought into L2."""
-        self.enqueued_pages = 0
-        """Pages that L1 and L2 had when the prefetch was considered."""
+        self.host_lock: HostLock | None = None
+        """Keeps what the prefetch brought in L2 until the request is admitted."""
         self.ended: Reason | None = None
         """Why L3 gave no more."""
         self.load_failed = False
@@ -191,3 +199,14 @@ class Request:
         """The tree knows the hashes of a prefix already: spare their computation."""
         if len(hashes) > len(self._hashes):
             self._hashes = list(hashes)
+
+    def hold(self, tree: RadixTree, node: Node) -> None:
+        """Keep the path to `node` in L2 until `let_go`."""
+        self.let_go(tree)
+        self.host_lock = tree.inc_host_lock(node)
+
+    def let_go(self, tree: RadixTree) -> None:
+        """Give the lock of `hold` back."""
+        if self.host_lock is not None:
+            tree.dec_host_lock(self.host_lock)
+            self.host_lock = None
