@@ -110,18 +110,19 @@ class Space:
                 swept = self._sweep(totals)
                 excess = max(self._excess(totals, need), min(at_least, totals.used))
             # A dead writer's reservation counts as used until the tree is counted again.
-            scan, may_scan = swept.dead > 0, True
+            scan, may_scan, total = swept.dead > 0, True, 0
             while excess > 0:
                 others = self._removed_by_others()
                 if scan or not self._victims or self._victims.are_stale(others):
                     if not may_scan:
                         return
                     totals = self._look_again()
-                    excess = max(self._excess(totals, need), min(at_least, totals.used))
+                    excess = self._excess(totals, need, evicting=total > 0)
+                    excess = max(excess, min(at_least - total, totals.used))
                     scan, may_scan, others = False, False, 0
                 freed = self._evict(excess, others) if excess > 0 else 0
                 may_scan = may_scan or (freed > 0 and self._victims.truncated)
-                excess -= freed
+                excess, total = excess - freed, total + freed
 
     def remove(self, paths: Iterable[str | None], deadline: float | None) -> list[Outcome]:
         """Remove files: HIT (was there, is gone), MISS (also for None) or UNAVAILABLE. Raises LockTimeout."""
@@ -206,14 +207,16 @@ class Space:
         room = self._room(totals)
         return room is None or need <= room
 
-    def _excess(self, totals: Totals, need: int) -> int:
-        """Bytes to evict so that `need` more fit, down to the ratio where the cap is the reason."""
+    def _excess(self, totals: Totals, need: int, *, evicting: bool = False) -> int:
+        """Bytes to evict so that `need` more fit; where the cap is the reason or we are `evicting`, to the ratio."""
         excess = 0
         wanted = totals.reserved + need
         cap = self._limits.max_size
-        if cap is not None and totals.used + wanted > cap:
+        if cap is not None:
             low = int(cap * self._limits.eviction_ratio)
-            excess = totals.used + wanted - (low if wanted <= low else cap)
+            low = low if wanted <= low else cap
+            if totals.used + wanted > (low if evicting else cap):
+                excess = totals.used + wanted - low
         if self._limits.min_free_space:
             excess = max(excess, self._limits.min_free_space + wanted - self._directory.free_bytes())
         return min(excess, totals.used)

@@ -29,11 +29,11 @@ class Victims:
         """Pages that we removed since, and pages that were gone when their turn came."""
 
     @classmethod
-    def of(cls, found: Iterable[Stored], *, removed_at_scan: int, kept: int = KEPT) -> Victims:
+    def of(cls, found: Iterable[Stored], *, removed_at_scan: int) -> Victims:
         """Scan."""
         victims = cls()
         victims.removed_at_scan = removed_at_scan
-        oldest = heapq.nsmallest(kept, victims._counted(found), key=lambda page: page.mtime_ns)
+        oldest = heapq.nsmallest(KEPT, victims._counted(found), key=lambda page: page.mtime_ns)
         oldest.reverse()
         victims._oldest = oldest
         victims.truncated = victims.total_files > len(oldest)
