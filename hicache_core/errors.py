@@ -106,7 +106,7 @@ class IntegrityError(HiCacheError, AssertionError):
     """An invariant of the tree or of a pool does not hold."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`, or None where nothing is near."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is most like `name`, or None where none is as near as `cutoff` (1.0: equal)."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return found[0] if found else None

@@ -1,1 +1,1 @@
-"""."""
+"""Typed settings, where each came from, what was corrected, and why."""

@@ -19,10 +19,12 @@ class HiCacheConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     enable_hierarchical_cache: Annotated[bool, Meta(description="turn the hierarchy on")] = False
     page_size: Annotated[int, Meta(description="tokens per page, a power of two")] = 64
     hicache_ratio: Annotated[
-        float | None,
+        Annotated[float, Meta(gt=0)] | None,
         Meta(description="host pool pages / device pool pages (2.0 when size is not given either)"),
     ] = None
-    hicache_size: Annotated[float, Meta(description="host pool in GB (10^9 bytes) per rank; overrides ratio")] = 0.0
+    hicache_size: Annotated[
+        float, Meta(description="host pool in GB (10^9 bytes) per rank; overrides ratio", ge=0)
+    ] = 0.0
     hicache_write_policy: Annotated[WritePolicy, Meta(description="when L1 pages are copied to L2 and L3")] = (
         "write_through"
     )
@@ -48,13 +50,41 @@ class HiCacheConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         float, Meta(description="share of the host pool that prefetches may hold at once", gt=0, le=1)
     ] = 0.5
     load_back_threshold: Annotated[int, Meta(description="tokens below which L2 is not loaded back", ge=0)] = 10
-    write_retry_limit: Annotated[int, Meta(description="pages that wait for another attempt to reach L3")] = 8192
+    write_retry_limit: Annotated[int, Meta(description="pages that wait for another attempt to reach L3", ge=0)] = (
+        8192
+    )
     negative_cache_ttl: Annotated[float, Meta(description="seconds for which a miss in L3 is believed", ge=0)] = 0.5
     storage_timeout: Annotated[float, Meta(description="seconds, deadline of one L3 call", gt=0)] = 10.0
     storage_workers: Annotated[int, Meta(description="I/O threads per direction", ge=1)] = 2
     tp_lcm_size: Annotated[int | None, Meta(description="grid for page_head objects shared across TP sizes")] = None
+    disable_radix_cache: Annotated[
+        bool, Meta(description="the engine's: no prefix cache; excludes the hierarchy")
+    ] = False
+    disaggregation_mode: Annotated[
+        Literal["off", "prefill", "decode"],
+        Meta(description="role of this instance in prefill/decode disaggregation"),
+    ] = "off"
+    disaggregation_decode_enable_offload_kvcache: Annotated[
+        bool, Meta(description="decode role: what decoding computes goes to L3")
+    ] = False
+    disaggregation_decode_enable_radix_cache: Annotated[
+        bool, Meta(description="decode role: prefixes are matched and restored there too")
+    ] = False
     enable_cache_report: Annotated[bool, Meta(description="cached tokens by tier in each answer")] = False
     compat: Annotated[
         Literal["sglang-0.5.23", "sglang-2026-06"],
         Meta(description="whose defaults apply where none is given"),
     ] = "sglang-0.5.23"
+
+
+COMPAT_DEFAULTS: dict[str, dict[str, Any]] = {
+    "sglang-0.5.23": {},
+    "sglang-2026-06": {
+        "hicache_ratio": 2.0,
+        "hicache_mem_layout": "layer_first",
+        "prefetch_timeout_base": 2.0,
+        "prefetch_timeout_per_ki_token": 0.1,
+        "prefetch_timeout_max": 30.0,
+    },
+}
+"""Defaults of `compat` that differ from those above, which are today's."""

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from hicache_core.errors import DuplicateNameError, PluginError, UnknownNameError
+from hicache_core.plugin.descriptions import describe_options
 from hicache_core.plugin.dynamic import DYNAMIC
 from hicache_core.plugin.spec import ENTRY_POINT_GROUP
 from hicache_core.types import PLUGIN_API, BackendSpec
@@ -149,6 +150,10 @@ def _checked(name: str, spec: Any) -> BackendSpec:
         )
     if spec.name != name:
         raise PluginError(f"its entry point is called {name!r}, its spec {spec.name!r}: both must be the same")
+    try:
+        describe_options(spec.options)
+    except (TypeError, NameError, AttributeError) as error:
+        raise PluginError(f"its options {spec.options!r} are no msgspec.Struct with sound types: {error}") from error
     return spec
 
 

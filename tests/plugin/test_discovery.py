@@ -84,6 +84,14 @@ def test_another_plugin_api_is_recorded_with_both_versions(install: Install, api
     assert "upgrade" in str(broken)
 
 
+@pytest.mark.parametrize("options", ["dict", "Bad"])
+def test_options_with_unsound_types_are_recorded(install: Install, options: str) -> None:
+    bad = 'from typing import Annotated\nclass Bad(msgspec.Struct):\n    x: Annotated[str, msgspec.Meta(gt=0)] = ""\n'
+    source = GOOD.replace("class Options", bad + "class Options").replace('"a fake", Options', f'"a fake", {options}')
+    install("bad-kv", {"bad": source})
+    assert "no msgspec.Struct" in str(next(p for p in discover().broken if p.entry == "bad"))
+
+
 def test_entry_and_spec_must_have_one_name(install: Install) -> None:
     install("two-kv", {"two": GOOD.replace("{name}", "three")})
     assert "'three'" in str(next(p for p in discover().broken if p.entry == "two"))
