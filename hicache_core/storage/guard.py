@@ -1,0 +1,114 @@
+"""Between session and dispatch: seal, transforms and damage. What reading and writing share.
+
+Reading (`reading`): read, verify, decode; what is CORRUPT is read once more, then poisoned. Writing (`writing`):
+encode, seal, store; poisoned keys are healed in a call of their own. All of it runs on a worker; a call that was
+abandoned does nothing after its hook returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hicache_core.seal import Sealer
+from hicache_core.storage.answers import ContractViolation, checked_by_pool, checked_outcomes
+from hicache_core.storage.batches import PageBatch
+from hicache_core.storage.breaker import Breaker
+from hicache_core.storage.damage import Damage
+from hicache_core.storage.dispatch import Dispatch
+from hicache_core.storage.ledger import StorageLedger
+from hicache_core.storage.transforms import TransformChain
+from hicache_core.types import Capabilities, IoContext, Outcome, Page, PoolName, PoolTransfer
+
+
+@dataclass(slots=True)
+class Guard:
+    """What the readers and writers of one session hold in common. heal: whether poisoned keys may be healed."""
+
+    dispatch: Dispatch
+    ledger: StorageLedger
+    damage: Damage
+    capabilities: Capabilities
+    sealer: Sealer | None
+    chain: TransformChain
+    heal: bool
+    read_breaker: Breaker
+    stride: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stride = self.sealer.stride if self.sealer else 0
+
+
+class SealedBatch:
+    """The pages of a call with their seals in front, and the arguments of a hook made of them.
+
+    seals: at least one slot per page, or None where the session does not seal.
+    """
+
+    def __init__(self, batch: PageBatch, seals: Sequence[memoryview] | None) -> None:
+        self.batch = batch
+        self.seals = seals
+        self.full: Sequence[Page] = batch.pages
+        if seals is not None:
+            self.full = [[seal, *page] for seal, page in zip(seals, batch.pages, strict=False)]
+
+    def arguments(self, hook: str, lo: int, hi: int, ctx: IoContext) -> dict[str, Any]:
+        """Keyword arguments of any of the six hooks that move pages, for pages lo … hi - 1."""
+        part = self.batch.cut(lo, hi)
+        full = self.full[lo:hi]
+        seals = None if self.seals is None else self.seals[lo:hi]
+        if hook.endswith("_v1"):
+            return {"keys": part.keys, "host_indices": part.slots, "ctx": replace(ctx, seals=seals, pages=full)}
+        if hook.endswith("_v2"):
+            return {"transfers": transfers_of(part), "ctx": _context_by_pool(part, seals, full, ctx)}
+        return {"keys": part.keys, "pages": full, "ctx": ctx}
+
+
+def transfers_of(batch: PageBatch) -> list[PoolTransfer]:
+    """One transfer per pool of the batch."""
+    transfers, start = [], 0
+    for name, count in batch.pools:
+        slots = None if batch.slots is None else batch.slots[start : start + count]
+        transfers.append(PoolTransfer(name, batch.keys[start : start + count], slots))
+        start += count
+    return transfers
+
+
+def _context_by_pool(
+    batch: PageBatch, seals: Sequence[memoryview] | None, full: Sequence[Page], ctx: IoContext
+) -> IoContext:
+    by_seal: dict[PoolName, Sequence[memoryview]] = {}
+    by_page: dict[PoolName, Sequence[Page]] = {}
+    start = 0
+    for name, count in batch.pools:
+        by_page[name] = full[start : start + count]
+        if seals is not None:
+            by_seal[name] = seals[start : start + count]
+        start += count
+    return replace(ctx, seals=None if seals is None else by_seal, pages=by_page)
+
+
+def issuer(
+    guard: Guard,
+    hook: str,
+    operation: str,
+    sealed: SealedBatch,
+    ctx: IoContext,
+    lengths: list[int] | None = None,
+) -> Callable[[int, int], list[Outcome]]:
+    """A function that makes the hook call for pages lo … hi - 1 and checks its answer. lengths: filled in."""
+
+    def issue(lo: int, hi: int) -> list[Outcome]:
+        told = ctx if lengths is None else replace(ctx, lengths=[0] * (hi - lo))
+        arguments = sealed.arguments(hook, lo, hi, told)
+        answer = guard.dispatch.call(hook, **arguments)
+        if lengths is not None and told.lengths is not None:
+            if len(told.lengths) != hi - lo:
+                raise ContractViolation(hook, f"left {len(told.lengths)} lengths for {hi - lo} keys")
+            lengths[lo:hi] = told.lengths
+        if "transfers" in arguments:
+            return checked_by_pool(answer, arguments["transfers"], hook, operation)
+        return checked_outcomes(answer, hi - lo, hook, operation)
+
+    return issue

@@ -1,0 +1,228 @@
+"""The threads that call a store: daemons of our own, a few per direction, replaced when a store holds them.
+
+`concurrent.futures` will not do: its threads are joined at interpreter exit, so that one stuck store would hang
+the process, and its futures cannot tell a call that never ran from one that still touches lent memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import queue
+import threading
+import weakref
+from enum import Enum
+from time import monotonic as wall
+from typing import Any
+
+from hicache_core.clock import Clock
+from hicache_core.storage.breaker import Breaker
+from hicache_core.storage.handles import Call, Handle
+from hicache_core.storage.ledger import StorageLedger
+from hicache_core.types import Outcome
+
+REPLACEMENTS = 2
+"""Workers of one direction that may be held by a store at once and yet have a substitute."""
+_LONGEST_SLEEP = 3600.0
+
+_log = logging.getLogger(__name__)
+
+
+class Direction(str, Enum):
+    """What a call does to the store; each has workers and a breaker of its own."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class _Worker:
+    __slots__ = ("call", "replaced", "thread")
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.call: Call | None = None
+        self.replaced = False
+
+
+class WorkerGroup:
+    """The workers of one direction and their queue. Threads start with the first call."""
+
+    def __init__(
+        self, direction: Direction, count: int, breaker: Breaker, ledger: StorageLedger, name: str
+    ) -> None:
+        self.direction, self.count, self.breaker = direction, count, breaker
+        self._ledger, self._name = ledger, name
+        self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._mutex = threading.Lock()
+        self._workers: set[_Worker] = set()
+        self._held = 0
+        self._numbers = itertools.count()
+        self._closed = False
+
+    def submit(self, call: Call) -> None:
+        """Queue a call. A group that is closed cancels it."""
+        if not self._workers:
+            with self._mutex:
+                if not self._workers and not self._closed:
+                    for _ in range(self.count):
+                        self._start()
+        self._queue.put(call)
+        if self._closed:
+            call.cancel()
+
+    def overran(self, call: Call) -> None:
+        """A waiter abandoned a running call: tell the breaker and put another worker in the place of its own."""
+        self._ledger.event("abandoned")
+        self.breaker.abandoned()
+        with self._mutex:
+            worker = next((w for w in self._workers if w.call is call), None)
+            if worker is None or worker.replaced or self._held >= REPLACEMENTS or self._closed:
+                return
+            worker.replaced = True
+            self._held += 1
+            self._ledger.event("workers_replaced")
+            self._start()
+
+    def came_back(self) -> None:
+        """An abandoned call returned."""
+        self._ledger.event("returned_late")
+        self.breaker.returned_late()
+
+    def overdue(self) -> None:
+        """A call that may not be abandoned passed its deadline: spare later callers the wait."""
+        self._ledger.event("overdue")
+        self.breaker.force_open(1.0, "a zero-copy call into a lent pool passed its deadline")
+
+    @property
+    def running(self) -> int:
+        """Calls inside the store now, abandoned ones included."""
+        return sum(worker.call is not None for worker in list(self._workers))
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """The threads that are alive."""
+        return [w.thread for w in list(self._workers) if w.thread is not None and w.thread.is_alive()]
+
+    def close(self) -> None:
+        """Cancel what is queued and let workers end after the call that they are in. Does not wait."""
+        with self._mutex:
+            self._closed = True
+            alive = len(self._workers)
+        while True:
+            try:
+                call = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if call is not None:
+                call.cancel()
+        for _ in range(alive):
+            self._queue.put(None)
+
+    def join(self, deadline: float) -> bool:
+        """Wait for every worker to end, to `deadline` on time.monotonic() at most; True where all have."""
+        for thread in self.threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - wall()))
+        return not self.threads
+
+    def give_up_running(self) -> int:
+        """Abandon every running call; how many there were."""
+        return sum([call.give_up() for call in [w.call for w in list(self._workers)] if call is not None])
+
+    def _start(self) -> None:
+        worker = _Worker()
+        self._workers.add(worker)
+        worker.thread = threading.Thread(
+            target=self._serve,
+            args=(worker,),
+            name=f"{self._name}-{self.direction}-{next(self._numbers)}",
+            daemon=True,
+        )
+        worker.thread.start()
+
+    def _serve(self, worker: _Worker) -> None:
+        try:
+            while not worker.replaced:
+                call = self._queue.get()
+                if call is None:
+                    return
+                worker.call = call
+                if call.claim(self):
+                    self._perform(call)
+                worker.call = None
+                del call  # or this frame would keep the lent memory while it waits for the next call
+        finally:
+            with self._mutex:
+                self._workers.discard(worker)
+                if worker.replaced:
+                    self._held -= 1
+
+    def _perform(self, call: Call) -> None:
+        work = call.work
+        assert work is not None
+        try:
+            answer = work(call)
+        except BaseException as error:  # noqa: BLE001 - a worker survives anything; the ledger keeps the cause
+            _log.exception("a storage call failed outside the store")
+            self._ledger.exception(str(self.direction), error)
+            answer = call.given_up(Outcome.UNAVAILABLE, call.partial)
+        del work
+        call.finish(answer)
+
+
+class DeadlineKeeper:
+    """Gives up on handles that nobody waits for: callers who only left a callback get their answer too."""
+
+    def __init__(self, clock: Clock, name: str) -> None:
+        self._clock, self._name = clock, name
+        self._wake = threading.Condition()
+        self._due: list[tuple[float, int, weakref.ref[Handle[Any]]]] = []
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def watch(self, handle: Handle[Any], deadline: float) -> None:
+        """See to it that the handle is done soon after `deadline`."""
+        with self._wake:
+            if self._closed:
+                return
+            sooner = not self._due or deadline < self._due[0][0]
+            heapq.heappush(self._due, (deadline, next(self._numbers), weakref.ref(handle)))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=f"{self._name}-deadlines", daemon=True)
+                self._thread.start()
+            elif sooner:
+                self._wake.notify()
+
+    def close(self, deadline: float) -> None:
+        """End the thread; waits for it to `deadline` on time.monotonic() at most."""
+        with self._wake:
+            self._closed = True
+            self._due.clear()
+            self._wake.notify()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - wall()))
+
+    def _serve(self) -> None:
+        while True:
+            overdue = []
+            with self._wake:
+                if self._closed:
+                    return
+                now = self._clock()
+                while self._due and self._due[0][0] <= now:
+                    overdue.append(heapq.heappop(self._due)[2])
+                if not overdue:
+                    self._wake.wait(min(self._due[0][0] - now, _LONGEST_SLEEP) if self._due else _LONGEST_SLEEP)
+            for reference in overdue:
+                handle = reference()
+                if handle is not None:
+                    handle.done()
+            del overdue
+            handle = None
