@@ -12,6 +12,7 @@ All slots are page slots. Nothing here raises for what a store does; MisuseError
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -386,6 +387,10 @@ class HiCache:
             timeout = min(timeout, max(0.0, due - self._state.clock()))
         return self._state.mailbox.wait(timeout)
 
+    def wake(self) -> None:
+        """Any thread: end a `wait_for_events`, so that the engine's thread looks at its own inbox."""
+        self._state.mailbox.call(lambda: None)
+
     def drain(self, timeout: float) -> bool:
         """Wait until every copy, lookup, read and write has ended, at most `timeout` seconds; whether all have.
 
@@ -592,6 +597,10 @@ class HiCache:
     def _close_pool(self, pool: HostPool) -> bool:
         try:
             pool.close()
-        except BufferError:  # a call that never returned still holds views of it
-            return False
+        except BufferError:
+            gc.collect()  # ended calls may hold views in reference cycles
+            try:
+                pool.close()
+            except BufferError:  # a call that has not returned holds views
+                return False
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from hicache_core.tree.results import MatchResult
 from hicache_core.types import Slots
 
 
-@dataclass(frozen=True, slots=True)
-class LoadBack:
+class LoadBack(NamedTuple):
     """What came of the pages that are in L2 only: their new device pages, or why there are none."""
 
     slots: Slots = NO_SLOTS

@@ -87,8 +87,6 @@ class Attachment:
         self._backup.forget_all()
         state.session = None
         self.forget_storage()
-        assert state.host_pool is not None
-        session.unregister_host_pool(state.host_pool)
         report = session.close(timeout=max(0.1, deadline - time.monotonic()))
         return complete and report.clean
 

@@ -1,0 +1,195 @@
+"""A tiny model, and an engine that computes a page's KV from the page's hash."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hicache_core.config.model import HiCacheConfig
+from hicache_core.controller.request import CacheReport, Request
+from hicache_core.errors import TransferError
+from hicache_core.hicache import HiCache
+from hicache_core.namespace import Identity
+from hicache_core.pools.device.numpy_pool import NumpyDevicePool
+from hicache_core.pools.geometry import KVGeometry
+from hicache_core.pools.host import HostPool, make_host_pool
+from hicache_core.storage.opening import open_session
+from hicache_core.storage.session import StorageSession
+from hicache_core.storage.settings import SessionSettings
+from hicache_core.types import Slots
+
+PAGE = 4
+LAYERS = 2
+GEOMETRY = KVGeometry("mha", LAYERS, 1, 2, dtype="uint8", page_size=PAGE)
+IDENTITY = Identity("tiny", "declared:tiny", "uint8", PAGE, "mha", LAYERS, 1, 2)
+BOUND = 30.0
+"""Seconds after which a wait fails a test; nothing comes near it."""
+
+
+def kv_of(page_hash: str) -> bytes:
+    """What a page's KV must be."""
+    return hashlib.sha256(page_hash.encode()).digest()[: GEOMETRY.page_nbytes]
+
+
+class Engine:
+    """Walks requests through a cache, and compares every page it is given with what it must hold."""
+
+    def __init__(self, cache: HiCache, host: HostPool | None) -> None:
+        self.cache, self.host = cache, host
+        self.wrong_pages = 0
+
+    def wait_for_prefetch(self, request: Request) -> None:
+        for _ in range(10_000):
+            self.cache.check_hicache_events()
+            if self.cache.check_prefetch_progress(request):
+                return
+            self.cache.wait_for_events(BOUND)
+        raise AssertionError("the prefetch did not end")
+
+    def admit(self, request: Request) -> None:
+        """Up to the moment at which the request's prefix is in L1."""
+        cache = self.cache
+        while True:
+            if cache.prefetch_from_storage(request):
+                self.wait_for_prefetch(request)
+            cache.init_load_back(request)
+            producer = cache.ready_to_load_host_cache()
+            try:
+                for layer in range(LAYERS):
+                    cache.wait_layer(producer, layer)
+            except TransferError:
+                cache.drain(BOUND)
+            cache.check_hicache_events()
+            if not request.load_failed:
+                break
+            cache.abandon(request)
+        self.compare(request, request.prefix_pages)
+
+    def compare(self, request: Request, pages: int) -> None:
+        hashes = request.hashes(pages)
+        for slot, page_hash in zip(request.slots[:pages].tolist(), hashes, strict=True):
+            self.wrong_pages += self.cache.device_pool.read_page(slot) != kv_of(page_hash)
+
+    def compute(self, request: Request) -> bool:
+        """Take pages for every token that has none, and fill the whole ones; False where there is no room."""
+        missing = -(-len(request) // PAGE) - len(request.slots)
+        if missing > 0:
+            slots = self.cache.alloc_pages(missing)
+            if slots is None:
+                return False
+            request.add_slots(slots)
+        for page in range(request.prefix_pages, request.pages):
+            self.cache.device_pool.write_page(int(request.slots[page]), kv_of(request.hashes(page + 1)[page]))
+        return True
+
+    def run(self, tokens: Any, *, drain: bool = True, **how: Any) -> CacheReport:
+        """One request from queue to end; its report."""
+        request = self.cache.new_request("r", tokens, **how)
+        self.admit(request)
+        assert self.compute(request), "no room in L1"
+        self.cache.cache_finished_req(request)
+        if drain:
+            assert self.cache.drain(BOUND)
+        return request.report
+
+    def check(self) -> None:
+        """Everything that must hold between two steps."""
+        cache = self.cache
+        cache.tree.check_integrity()
+        cache.device_pool.check_integrity()
+        assert cache.ledger.problems() == []
+        assert self.wrong_pages == 0
+        held = sum(len(r.slots) - r.inserted_pages for r in cache._requests.values())
+        assert cache.device_pool.available + cache.tree.device_pages + held == cache.device_pool.capacity
+        if self.host is not None:
+            self.host.check_integrity()
+
+    def check_at_rest(self) -> None:
+        """Everything that must hold when nothing is under way and no request is left."""
+        assert self.cache.idle
+        self.check()
+        cache = self.cache
+        assert cache.device_pool.available + cache.tree.device_pages == cache.device_pool.capacity
+        assert cache.tree.device_protected_pages == 0
+        assert all(not node.lock_ref and not node.host_lock_ref for node in cache.tree.walk())
+        if self.host is not None:
+            held = cache.tree.host_pages + cache.status()["quarantined_pages"]
+            assert self.host.available + held == self.host.capacity
+
+
+def tokens_for(*pages: int) -> np.ndarray[Any, Any]:
+    """Whole pages: the same number, the same page."""
+    return np.repeat(np.asarray(pages, np.uint32), PAGE)
+
+
+def slots_of(*numbers: int) -> Slots:
+    return np.asarray(numbers, np.int64)
+
+
+Make = Callable[..., Engine]
+
+
+@pytest.fixture
+def open_storage() -> Iterator[Callable[..., StorageSession]]:
+    opened: list[StorageSession] = []
+
+    def build(backend: str = "memory", *, timeout: float = 10.0, **options: Any) -> StorageSession:
+        session = open_session(
+            backend, identity=IDENTITY, options=options, settings=SessionSettings(timeout=timeout)
+        )
+        opened.append(session)
+        return session
+
+    yield build
+    for session in opened:
+        session.close()
+
+
+@pytest.fixture
+def make(open_storage: Any) -> Iterator[Make]:  # torn down before the stores are
+    """make(device_pages=…, host_pages=…, session=…, **config) -> Engine; shut down at the end."""
+    engines: list[Engine] = []
+
+    def build(
+        device_pages: int = 16,
+        host_pages: int | None = 32,
+        session: StorageSession | None = None,
+        transfer_hook: Any = None,
+        sync: Any = None,
+        clock: Any = None,
+        **config: Any,
+    ) -> Engine:
+        settings: dict[str, Any] = {
+            "page_size": PAGE,
+            "prefetch_threshold": 1,
+            "load_back_threshold": 1,
+            "hicache_storage_prefetch_policy": "wait_complete",
+        }
+        host = make_host_pool(GEOMETRY, "page_first", host_pages, reserve=0) if host_pages else None
+        more = {} if clock is None else {"clock": clock}
+        cache = HiCache(
+            NumpyDevicePool(GEOMETRY, device_pages),
+            host,
+            config=HiCacheConfig(**(settings | config)),
+            session=session,
+            transfer_hook=transfer_hook,
+            sync=sync,
+            owns_pools=True,
+            **more,
+        )
+        engines.append(Engine(cache, host))
+        return engines[-1]
+
+    yield build
+    for engine in engines:
+        assert engine.wrong_pages == 0
+        assert engine.cache.shutdown(BOUND)
+
+
+@pytest.fixture
+def pages() -> Callable[..., np.ndarray[Any, Any]]:
+    return tokens_for
