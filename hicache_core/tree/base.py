@@ -169,13 +169,12 @@ class TreeState:
         return upper
 
     def _remove(self, node: Node) -> None:
-        """Take a node without children out."""
+        """Take a node out that has no children and is not on the device."""
         parent = node.parent
         assert parent is not None
         assert not node.children
+        assert node.device is None
         del parent.children[node.key[: self._page_bytes]]
-        if node.device is not None:
-            parent.device_children -= 1
         node.parent = None
         self._node_count -= 1
         self._device_queue.forget(node)
