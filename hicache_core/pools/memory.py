@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hicache_core.errors import CapacityError, ConfigError, MisuseError
+from hicache_core.pools import numa
 from hicache_core.pools.sizing import gb
 
 HugePages = Literal["off", "transparent", "2MB", "1GB"]
@@ -42,16 +43,25 @@ class HostMemory:
 
     nbytes: int
     huge_pages: HugePages
-    prefault: str
+    prefault: str = ""
+    """How pages were made present: `populate` (madvise) or `touch`."""
     fd: int | None = None
     notes: list[str] = field(default_factory=list)
+    numa_node: int | None = None
+    """The node that its pages were bound to, None where to none."""
     _mapping: mmap.mmap | None = None
+    _finalizer: weakref.finalize[[int], HostMemory] | None = None
 
     def bytes(self) -> npt.NDArray[np.uint8]:
         """The memory as uint8[nbytes], writable, without a copy. It keeps the mapping from being closed."""
         if self._mapping is None:
             raise MisuseError("this memory is closed")
         return np.frombuffer(self._mapping, dtype=np.uint8)[: self.nbytes]
+
+    @property
+    def mapped_nbytes(self) -> int:
+        """Bytes of the mapping: nbytes, rounded up to huge pages where it has reserved ones."""
+        return 0 if self._mapping is None else len(self._mapping)
 
     @property
     def closed(self) -> bool:
@@ -67,16 +77,20 @@ class HostMemory:
             self._finalizer()
             self.fd = None
 
-    _finalizer: weakref.finalize[[int], HostMemory] | None = None
-
 
 def allocate_memory(
-    nbytes: int, *, huge_pages: HugePages = "transparent", shared: bool = False, threads: int | None = None
+    nbytes: int,
+    *,
+    huge_pages: HugePages = "transparent",
+    shared: bool = False,
+    threads: int | None = None,
+    numa_node: int | None = None,
 ) -> HostMemory:
     """Map and pre-fault `nbytes`, zeroed.
 
     huge_pages: `transparent` asks the kernel for 2 MB pages where it can; `2MB` and `1GB` want reserved ones and
     fall back to transparent, saying so in `notes`. shared: a memfd. threads: of the pre-fault (cores, at most 8).
+    numa_node: take pages from this node; where the kernel will not, from any, saying so in `notes`.
     Raises CapacityError where the kernel refuses the mapping or its pages.
     """
     if nbytes < 1:
@@ -84,6 +98,8 @@ def allocate_memory(
     notes: list[str] = []
     memory = _map(nbytes, huge_pages, shared, notes)
     try:
+        if numa_node is not None:
+            _bind(memory, numa_node)
         memory.prefault = _prefault(memory, threads or min(os.cpu_count() or 1, _PREFAULT_THREADS))
     except BaseException:
         memory.close()
@@ -116,7 +132,7 @@ def _map(nbytes: int, huge_pages: HugePages, shared: bool, notes: list[str]) -> 
 
 
 def _owned(nbytes: int, huge: HugePages, fd: int | None, notes: list[str], mapping: mmap.mmap) -> HostMemory:
-    memory = HostMemory(nbytes, huge, "", fd, notes, mapping)
+    memory = HostMemory(nbytes, huge, fd=fd, notes=notes, _mapping=mapping)
     if fd is not None:
         memory._finalizer = weakref.finalize(memory, os.close, fd)
     return memory
@@ -153,6 +169,18 @@ def _advise_huge(mapping: mmap.mmap, shared: bool, notes: list[str]) -> bool:
         notes.append(f"no transparent huge pages: {switch} is {setting.strip()}")
         return False
     return True
+
+
+def _bind(memory: HostMemory, node: int) -> None:
+    """Bind the pages to a node, or note why not."""
+    known = numa.nodes()
+    if known and node not in known:
+        raise ConfigError(f"NUMA node {node} does not exist: this machine has {', '.join(map(str, known))}")
+    try:
+        numa.bind(memory.bytes().ctypes.data, memory.mapped_nbytes, node)
+        memory.numa_node = node
+    except OSError as error:
+        memory.notes.append(f"the memory is not bound to NUMA node {node}: {error}")
 
 
 def _prefault(memory: HostMemory, threads: int) -> str:

@@ -106,6 +106,36 @@ def test_reserved_huge_pages_fall_back_and_say_so(monkeypatch):
     memory.close()
 
 
+def test_binding_to_a_node_that_exists_or_saying_why_not():
+    memory = allocate_memory(1 << 20, numa_node=0)
+    assert (memory.numa_node == 0) == (not any("NUMA" in note for note in memory.notes))
+    memory.close()
+
+
+def test_a_kernel_that_does_not_bind_is_noted(monkeypatch):
+    def refuse(address: int, nbytes: int, node: int) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(module.numa, "bind", refuse)
+    memory = allocate_memory(1 << 20, numa_node=0)
+    assert memory.numa_node is None
+    assert "not bound to NUMA node 0" in memory.notes[-1]
+    memory.close()
+
+
+def test_a_node_that_does_not_exist_is_refused(monkeypatch):
+    monkeypatch.setattr(module.numa, "nodes", lambda: [0, 1])
+    with pytest.raises(ConfigError, match="NUMA node 7 does not exist: this machine has 0, 1"):
+        allocate_memory(1 << 20, numa_node=7)
+
+
+def test_nodes_are_read_from_sysfs(tmp_path):
+    for name in ("node0", "node10", "node2", "nodes"):
+        (tmp_path / name).mkdir()
+    assert module.numa.nodes(tmp_path) == [0, 2, 10]
+    assert module.numa.nodes(tmp_path / "none") == []
+
+
 def test_off_asks_for_nothing():
     memory = allocate_memory(1 << 20, huge_pages="off")
     assert memory.huge_pages == "off"

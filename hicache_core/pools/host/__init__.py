@@ -24,14 +24,15 @@ def make_host_pool(
     huge_pages: HugePages = "transparent",
     shared: bool = False,
     threads: int | None = None,
+    numa_node: int | None = None,
     reserve: int | None = None,
     ranks: int = 1,
 ) -> HostPool:
     """A host pool of `num_pages` pages, in memory of its own or in `memory` (say, of a store's allocator).
 
     The combination of kind and layout is checked, then the size against what the machine has (CapacityError with
-    the numbers), and only then is memory mapped. huge_pages, shared, threads: see allocate_memory; reserve, ranks:
-    see check_capacity.
+    the numbers), and only then is memory mapped. huge_pages, shared, threads, numa_node: see
+    allocate_memory; reserve, ranks: see check_capacity.
     """
     info = layout_named(layout)
     check_layout(geometry, info)
@@ -40,7 +41,7 @@ def make_host_pool(
         return pool(geometry, layout, num_pages, memory, name=name)
     nbytes = pool_nbytes(geometry, info, max(1, num_pages))
     check_capacity(nbytes, reserve=reserve, ranks=ranks, mend=f"Ask for fewer than {num_pages:,} pages.")
-    mapped = allocate_memory(nbytes, huge_pages=huge_pages, shared=shared, threads=threads)
+    mapped = allocate_memory(nbytes, huge_pages=huge_pages, shared=shared, threads=threads, numa_node=numa_node)
     try:
         return pool(geometry, layout, num_pages, mapped, name=name)
     except BaseException:
