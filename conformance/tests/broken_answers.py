@@ -1,8 +1,9 @@
 """Backends that answer wrongly. Each names the case that must catch it in `caught_by`."""
 
+from sound_backend import LIMIT, Sound
+
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.types import Outcome
-from sound_backend import LIMIT, Sound
 
 
 class CountsInsteadOfRun(Sound):

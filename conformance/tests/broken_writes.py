@@ -3,9 +3,10 @@
 import re
 import threading
 
+from sound_backend import Sound
+
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.types import Outcome
-from sound_backend import Sound
 
 
 class SaysStored(Sound):

@@ -1,8 +1,8 @@
 """The other process: opens the backend anew and reads or writes until it is done, or killed.
 
-`python -m hicache_conformance.agent FILE` imports what FILE (JSON) names, then forks a child for each order that comes
-as a JSON line on stdin, so that a kill costs milliseconds, not the start of an interpreter. It is single-threaded, so
-forking is safe. Every line it prints is JSON with the child's `pid`.
+`python -m hicache_conformance.agent FILE` imports what FILE (JSON) names, then forks a child for each order that
+comes as a JSON line on stdin, so that a kill costs milliseconds, not the start of an interpreter. It is
+single-threaded, so forking is safe. Every line it prints is JSON with the child's `pid`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,12 @@ _MODULES = (
     "threads",
     "sizes",
     "history",
+    "sessions",
+    "transforms",
     "crash",
+    "damage",
+    "intruders",
+    "stalls",
 )
 _CASES: dict[str, Case] = {}
 

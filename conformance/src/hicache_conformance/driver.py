@@ -67,9 +67,9 @@ class Driver:
         return found
 
     def get(self, keys: Sequence[str], pages: Sequence[Lent], *, lengths: list[int] | None = None) -> list[Outcome]:
-        """batch_get into the pages' buffers; the canaries around them are looked at afterwards."""
+        """batch_get into the pages' buffers; the canaries around them are looked at. lengths: becomes ctx.lengths."""
         self._register(pages)
-        context = self.context(lengths=lengths if lengths is not None else [0] * len(keys))
+        context = self.context(lengths=lengths)
         answer = self._call("batch_get", keys=keys, pages=[p.buffers for p in pages], ctx=context)
         outcomes = self._outcomes("batch_get", answer, len(keys), GET_OUTCOMES)
         for key, page in zip(keys, pages, strict=True):

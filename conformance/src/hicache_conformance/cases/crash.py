@@ -71,7 +71,7 @@ def an_acknowledged_page_survives_kill_9(h: Harness) -> None:
 
 @case("durable", "§4.1 kill -9", rounds=1)
 def no_torn_page_is_readable_after_kill_9(h: Harness) -> None:
-    """A writer is killed at random points of a set; each page is then whole or absent, and acknowledged ones are there.
+    """A writer is killed at random points of a set: each page is whole or absent, and acknowledged ones are there.
 
     An instance that was open all the time goes on working after each kill.
     """
