@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from hicache_file.backend import open_file
@@ -64,19 +65,23 @@ def test_a_root_that_cannot_be_made(tmp_path):
     assert "cannot be opened" in refused(OpenError, root="/proc/hicache-store")
 
 
-def test_a_root_that_cannot_be_written(tmp_path):
+@pytest.fixture
+def foreign_root():
+    """A directory of root's that other users may look into (unlike pytest's own)."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to open a directory as another user")
-    for parent in [tmp_path, *tmp_path.parents]:
-        parent.chmod(stat.S_IMODE(parent.stat().st_mode) | 0o011)
-    root = tmp_path / "other"
-    root.mkdir(0o755)
-    command = [sys.executable, "-c", OPEN_AS_NOBODY, str(root)]
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        yield place
+
+
+def test_a_root_that_cannot_be_written(foreign_root):
+    command = [sys.executable, "-c", OPEN_AS_NOBODY, foreign_root]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     told, refusal = run.stdout.splitlines()
     assert "cannot be written" in told
     assert refusal.startswith("OpenError")
-    assert f"root {root} cannot be used by this user" in refusal
+    assert f"root {foreign_root} cannot be used by this user" in refusal
 
 
 def test_a_root_that_everybody_can_write(tmp_path):

@@ -275,10 +275,12 @@ class Space:
             pass
         self._victims = Victims.of(all_pages(self._directory), removed_at_scan=before.removed)
         with self._account.locked() as totals:
-            # Nothing was removed meanwhile, and what was added may or may not have been seen: never too low.
-            added, files = totals.used - before.used, totals.files - before.files
+            # Nothing was removed meanwhile; what was added may or may not have been seen. So the scan is never too
+            # low, nor is an account that is not dirty, and where we were not alone the lower of the two is nearer.
+            found = self._victims.total_bytes + totals.used - before.used
             alone = totals.settled == before.settled and not before.reserved and not totals.reserved
-            totals.used = self._victims.total_bytes + added
-            totals.files = self._victims.total_files + files
-            totals.dirty = not alone
+            if alone or before.dirty or found < totals.used:
+                totals.files += self._victims.total_files - before.files
+                totals.used = found
+                totals.dirty = not alone
             return totals

@@ -1,0 +1,190 @@
+"""Several threads, several stores on one root, several processes."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hicache_file import locks
+from hicache_file.offline import usage
+
+from hicache_core.errors import MisuseError
+from hicache_core.types import IoContext, Outcome
+
+BLOCK = 4096
+
+
+def test_of_many_writers_of_one_key_one_stores_it(open_store):
+    stores = [open_store() for _ in range(4)]
+    start = threading.Barrier(8)
+
+    def write(number):
+        start.wait(30)
+        store = stores[number % 4]
+        return store.set(*[store.key(n) for n in range(50)], value=bytes([number]) * 3000)
+
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(write, range(8)))
+    for number in range(50):
+        told = [o[number] for o in outcomes]
+        assert told.count(Outcome.STORED) == 1
+        assert told.count(Outcome.EXISTS) == 7
+        writer = told.index(Outcome.STORED)
+        assert stores[0].get(stores[0].key(number), 3000) == (Outcome.HIT, bytes([writer]) * 3000)
+    assert stores[0].backend.stats().files == 50
+
+
+def test_readers_see_whole_pages_while_they_are_replaced_evicted_and_deleted(open_store):
+    store = open_store(max_size=20 * BLOCK)
+    keys = [store.key(n) for n in range(30)]
+    ended = threading.Event()
+
+    def write(seed):
+        try:
+            for round_ in range(60):
+                store.set(*keys[seed::3], value=bytes([round_ % 250 + 1]) * 4000, replace=round_ % 2 == 0)
+                if round_ % 7 == 0:
+                    store.delete(*keys[seed : seed + 4])
+        finally:
+            if seed == 0:
+                ended.set()
+
+    seen = set()
+
+    def read():
+        while not ended.is_set():
+            for key in keys:
+                outcome, value = store.get(key, 4000)
+                seen.add(outcome)
+                assert outcome in (Outcome.HIT, Outcome.MISS)
+                assert outcome is Outcome.MISS or (len(set(value)) == 1 and value[0])
+
+    with ThreadPoolExecutor(5) as pool:
+        for job in [pool.submit(write, 0), pool.submit(write, 1), pool.submit(write, 2), pool.submit(read)]:
+            job.result(60)
+    assert Outcome.HIT in seen
+    stats, found = store.backend.stats(), usage(str(store.root))
+    assert (stats.files, stats.bytes_allocated) == (found.files, found.bytes_allocated)
+    assert found.bytes_allocated <= 20 * BLOCK
+
+
+def test_no_descriptor_and_no_thread_is_left(open_store):
+    before = set(os.listdir("/proc/self/fd"))
+    threads = threading.active_count()
+    for _ in range(30):
+        store = open_store(max_size=8 * BLOCK)
+        store.set(*[store.key(n) for n in range(20)], value=b"x" * 3000)
+        store.get(store.key(1))
+        store.set(store.key(3), replace=True)
+        store.stored()
+        store.delete(store.key(3))
+        store.backend.stats()
+        store.backend.clear("x")
+        store.backend.close()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert threading.active_count() == threads
+    assert os.listdir(store.root / "+hicache" / "writers") == []
+
+
+def test_close_waits_for_calls_that_run_and_the_last_one_releases(store, monkeypatch):
+    descriptors = len(os.listdir("/proc/self/fd"))
+    inside, go = threading.Event(), threading.Event()
+    real = os.pwritev
+
+    def slow(fd, buffers, at):
+        inside.set()
+        assert go.wait(30)
+        return real(fd, buffers, at)
+
+    monkeypatch.setattr(os, "pwritev", slow)
+    monkeypatch.setattr("hicache_file.backend._CLOSE_PATIENCE_SECONDS", 0.0)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(store.set, store.key(1))
+        assert inside.wait(30)
+        store.backend.close()
+        with pytest.raises(MisuseError):
+            store.set(store.key(2))
+        go.set()
+        assert running.result(30) == [Outcome.STORED]
+    assert len(os.listdir("/proc/self/fd")) < descriptors
+    assert os.listdir(store.root / "+hicache" / "writers") == []
+
+
+def test_who_waits_for_a_stopped_remover_gives_up_in_time(open_store, monkeypatch):
+    one, two = open_store(max_size=4 * BLOCK), open_store(max_size=4 * BLOCK)
+    one.set(*[one.key(n) for n in range(4)])
+    monkeypatch.setattr(locks, "PATIENCE_SECONDS", 0.01)
+    with one.backend._store.removal.held():
+        assert two.set(two.key(9)) == [Outcome.REJECTED]
+        assert two.set(two.key(1), replace=True) in ([Outcome.TIMEOUT], [Outcome.REJECTED])
+        assert two.delete(two.key(1)) == [Outcome.TIMEOUT]
+    assert two.delete(two.key(1)) == [Outcome.HIT]
+    assert two.set(two.key(9)) == [Outcome.STORED]
+
+
+HAMMER = """
+import json, random, sys
+from hicache_core.types import IoContext, OpenContext
+from hicache_file.backend import open_file
+from hicache_file.options import FileOptions
+root, seed, cap = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+backend = open_file(FileOptions(root=root, max_size=cap, eviction_ratio=0.8), OpenContext(namespace="0" * 32))
+print("ready", flush=True)
+sys.stdin.readline()
+rng, told, wrong = random.Random(seed), {}, 0
+for step in range(45):
+    ids = [rng.randrange(200) for _ in range(16)]
+    pages = [[memoryview(bytes([n]) * (1000 + 61 * n))] for n in ids]
+    for outcome in backend.batch_set([f"ns/{n}" for n in ids], pages, IoContext(replace=rng.random() < 0.2)):
+        told[outcome.value] = told.get(outcome.value, 0) + 1
+    back = [[memoryview(bytearray(1000 + 61 * n))] for n in ids]
+    for n, page, outcome in zip(ids, back, backend.batch_get([f"ns/{n}" for n in ids], back, IoContext())):
+        wrong += outcome.value not in ("hit", "miss") or (bool(outcome) and set(page[0]) != {n})
+    if rng.random() < 0.1:
+        backend.delete([f"ns/{n}" for n in ids[:3]], IoContext())
+    if step == 30 and seed == 3:
+        backend.clear("ns")
+stats = backend.stats()
+backend.close()
+print(json.dumps({"told": told, "wrong": wrong, "evictions": stats.evictions}))
+"""
+
+
+def test_processes_that_write_and_evict_in_one_root_keep_one_cap(root, open_store):
+    cap = 60 * BLOCK
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", HAMMER, str(root), str(seed), str(cap)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(4)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    watched = open_store(max_size=cap)
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    # The account never passes the cap, and so the files never do, also while all of them write.
+    highest = 0
+    while any(process.poll() is None for process in processes):
+        totals = watched.backend._store.space.totals()
+        highest = max(highest, totals.used + totals.reserved)
+    reports = [json.loads(process.communicate(timeout=60)[0].splitlines()[-1]) for process in processes]
+    assert all(process.returncode == 0 for process in processes)
+    assert sum(report["wrong"] for report in reports) == 0
+    assert sum(report["evictions"] for report in reports) > 100
+    assert all(report["told"]["stored"] > 100 for report in reports)
+    assert highest <= cap
+    stats, found = watched.backend.stats(), usage(str(root))
+    assert stats.exact
+    assert (stats.files, stats.bytes_allocated) == (found.files, found.bytes_allocated)
+    assert 0 < found.bytes_allocated <= cap
+    assert watched.set(watched.key(1)) == [Outcome.STORED]
+    assert os.listdir(root / "+hicache" / "writers") == [watched.backend._store.writer.name]
+    assert watched.backend.batch_contains([watched.key(1)], IoContext()) == [True]
