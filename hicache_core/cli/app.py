@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -65,13 +66,14 @@ for module in (
 def main() -> None:
     """Run the command line; an error of ours is one clear message and an exit code, not a traceback."""
     sys.setswitchinterval(SWITCH_INTERVAL)
+    sys.path.append(str(Path.cwd()))  # so that `dynamic` finds a module in the current directory
     try:
         app()
     except OpenError as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}")
+        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(Exit.STORE)
     except HiCacheError as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}")
+        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(Exit.USAGE)
     except BrokenPipeError:
         sys.stderr.close()

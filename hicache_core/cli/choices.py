@@ -11,7 +11,8 @@ from hicache_core.plugin.select import BackendChoice, choose_backend
 
 Backend: TypeAlias = Annotated[str, typer.Option("--backend", "-b", help="a backend's name, or a URL (NAME://…)")]
 Assignments: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="an option of the backend; repeatable")
+    list[str] | None,
+    typer.Option("--option", "-o", metavar="NAME=VALUE", help="an option of the backend; repeatable"),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of a table")]
 JsonFile: TypeAlias = Annotated[

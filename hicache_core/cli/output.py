@@ -28,7 +28,9 @@ class Exit(IntEnum):
     """The store could not be opened or reached."""
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()) -> Table:
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()
+) -> Table:
     """A rich table; `right` holds the indices of columns to align right."""
     made = Table(title=title, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):

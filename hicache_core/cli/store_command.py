@@ -45,9 +45,7 @@ def ls(
             return
         now = time.time()
         for stored in found:
-            out.print(
-                f"{human_bytes(stored.nbytes):>10}  {_age(now - stored.mtime):>6}  {stored.key}", markup=False
-            )
+            out.print(f"{human_bytes(stored.nbytes):>10}  {_age(now - stored.mtime):>6}  {stored.key}", markup=False)
 
 
 @group.command("stat")
@@ -116,7 +114,9 @@ def verify_store(
     with RawStore(chosen(backend, option)) as store:
         objects = list(_counted(store.scan(namespace), "listing"))
         with _progress() as progress:
-            for verdict in progress.track(verify(store, objects, mac_key=mac_key), len(objects), description="verify"):
+            for verdict in progress.track(
+                verify(store, objects, mac_key=mac_key), len(objects), description="verify"
+            ):
                 tally.add(verdict)
                 if verdict.reason:
                     bad.append(verdict)

@@ -57,11 +57,14 @@ class GcResult:
 def choose(store: RawStore, objects: Iterable[StoredObject], rule: GcRule, now: float) -> Iterator[StoredObject]:
     """The objects that the rule names. now: seconds since the epoch."""
     for stored in objects:
+        named = stored.namespace in rule.namespaces
         old = rule.older_than is not None and now - stored.mtime > rule.older_than
-        if stored.namespace in rule.namespaces or old:
+        if named or old or (rule.corrupt and _is_corrupt(store, stored)):
             yield stored
-        elif rule.corrupt and next(verify(store, [stored])).outcome is Outcome.CORRUPT:
-            yield stored
+
+
+def _is_corrupt(store: RawStore, stored: StoredObject) -> bool:
+    return next(verify(store, [stored])).outcome is Outcome.CORRUPT
 
 
 def remove(store: RawStore, chosen: Iterable[StoredObject], result: GcResult) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from hicache_core.errors import NotSupportedError
 from hicache_core.plugin.select import BackendChoice, open_backend
+from hicache_core.storage.binding import HookBinding
 from hicache_core.types import IoContext, OpenContext, Outcome
 
 NO_NAMESPACE = "0" * 32
@@ -47,7 +48,9 @@ class RawStore:
 
     def __init__(self, choice: BackendChoice) -> None:
         self.choice = choice
-        self._backend: Any = open_backend(choice, OpenContext(namespace=NO_NAMESPACE, seal_bytes=0))
+        self._backend = HookBinding(
+            open_backend(choice, OpenContext(namespace=NO_NAMESPACE, seal_bytes=0, inspecting=True))
+        )
 
     def scan(self, namespace: str | None = None) -> Iterator[StoredObject]:
         """Every object of one namespace, or of all.
@@ -57,8 +60,7 @@ class RawStore:
         """
         cursor: str | None = None
         while True:
-            found = self._call("scan", namespace, cursor)
-            entries, cursor = found
+            entries, cursor = self._call("scan", namespace=namespace, cursor=cursor)
             for key, nbytes, mtime in entries:
                 yield StoredObject(key, nbytes, mtime)
             if cursor is None:
@@ -67,12 +69,13 @@ class RawStore:
     def read(self, stored: StoredObject) -> tuple[Outcome, memoryview]:
         """The object's bytes in fresh page-aligned memory; they are valid where the outcome is HIT."""
         buffer = memoryview(mmap.mmap(-1, max(1, stored.nbytes)))[: stored.nbytes]
-        outcome = self._backend.batch_get([stored.key], [[buffer]], IoContext())[0]
+        context = IoContext()
+        outcome: Outcome = self._call("batch_get", keys=[stored.key], pages=[[buffer]], ctx=context)[0]
         return outcome, buffer
 
     def exists(self, key: str) -> bool:
         """Whether the store says that it has this key."""
-        return bool(self._backend.batch_exists([key], IoContext()) == 1)
+        return bool(self._call("batch_exists", keys=[key], ctx=IoContext()) == 1)
 
     def delete(self, keys: list[str]) -> list[Outcome]:
         """Remove keys: HIT where there was one.
@@ -80,21 +83,19 @@ class RawStore:
         Raises:
             NotSupportedError: the store cannot delete.
         """
-        result: list[Outcome] = self._call("delete", keys, IoContext())
+        result: list[Outcome] = self._call("delete", keys=keys, ctx=IoContext())
         return result
 
     def stats(self) -> Any:
         """The backend's own counters, or None."""
-        hook = getattr(self._backend, "stats", None)
-        return hook() if hook is not None else None
+        return self._backend.call("stats")
 
     def close(self) -> None:
         """Release the store."""
-        self._backend.close()
+        self._backend.call("close")
 
-    def _call(self, hook: str, *arguments: Any) -> Any:
-        method = getattr(self._backend, hook, None)
-        result = None if method is None else method(*arguments)
+    def _call(self, hook: str, **arguments: Any) -> Any:
+        result = self._backend.call(hook, **arguments)
         if result is None:
             raise NotSupportedError(
                 f"backend {self.choice.spec.name!r} has no {hook}; `hicache backends show {self.choice.spec.name}` "

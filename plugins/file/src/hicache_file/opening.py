@@ -25,10 +25,10 @@ _CONTROL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 def open_store(options: FileOptions, *, inspecting: bool = False) -> Store:
     """Open or make the store at options.root. Raises OptionError, OpenError.
 
-    inspecting: reads do not count as uses.
+    inspecting: a root that is not there is an error, and reads do not count as uses.
     """
     with ExitStack() as undo:
-        directory = open_directory(options.root, allow_symlink=options.allow_symlink)
+        directory = open_directory(options.root, allow_symlink=options.allow_symlink, create=not inspecting)
         undo.callback(directory.close)
         limits = _limits(options, directory)
         counters = Counters()

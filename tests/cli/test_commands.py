@@ -1,0 +1,94 @@
+"""Commands that need no store: what they print, what they exit with, how they refuse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_version_and_help(hicache):
+    assert hicache("--version").out.startswith("hicache ")
+    helped = hicache("--help")
+    assert helped.code == 0
+    for verb in ("doctor", "backends", "config", "store", "explain", "replay", "conformance", "bench"):
+        assert verb in helped.out
+
+
+def test_backends_list_names_the_core_ones(hicache):
+    listed = hicache("backends", "list", "--json")
+    assert listed.code == 0
+    assert {"memory", "fault", "dynamic"} <= {entry["name"] for entry in listed.json["backends"]}
+    assert "memory" in hicache("backends", "list").out
+
+
+def test_backends_show_has_help_for_every_option(hicache):
+    for name in ("memory", "fault", "dynamic"):
+        shown = hicache("backends", "show", name, "--json").json
+        assert shown["name"] == name
+        assert shown["options"]
+        assert all(option["help"] for option in shown["options"]), name
+        assert hicache("backends", "show", name).code == 0
+
+
+def test_an_unknown_backend_names_the_nearest(hicache):
+    done = hicache("backends", "show", "memroy")
+    assert done.code == 2
+    assert "'memory'" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("-o", "max_byte=1"), ("max_byte", "max_bytes")),
+        (("-o", "max_bytes=many"), ("max_bytes", "many")),
+        (("-o", "max_bytes"), ("NAME=VALUE",)),
+    ],
+)
+def test_a_bad_option_is_named(hicache, options, words):
+    done = hicache("store", "ls", "--backend", "memory", *options)
+    assert done.code == 2
+    for word in words:
+        assert word in done.err
+
+
+def test_doctor_reports_and_is_well(hicache):
+    done = hicache("doctor", "--json")
+    assert done.code == 0, done.out
+    assert {finding["level"] for finding in done.json} <= {"ok", "warn"}
+    assert hicache("doctor").code == 0
+
+
+def test_config_explain_says_where_each_value_came_from(hicache, tmp_path):
+    (tmp_path / "c.json").write_text(json.dumps({"page_size": 32, "hicache_ratio": 3.0}))
+    done = hicache(
+        "config", "explain", "--config", "c.json", "--set", "hicache-ratio=4", "--set", "enable-hierarchical-cache=true", "--json",
+        env={"HICACHE_PREFETCH_THRESHOLD": "128"},
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    rows = {row["name"]: row for row in done.json["settings"]}
+    assert (rows["page_size"]["value"], rows["page_size"]["source"]) == (32, "file c.json")
+    assert (rows["hicache_ratio"]["value"], rows["hicache_ratio"]["source"].split()[0]) == (4.0, "flag")
+    assert rows["prefetch_threshold"]["source"].startswith("environment")
+    assert rows["hicache_write_policy"]["source"] == "default"
+
+
+def test_config_explain_refuses_a_page_size_that_is_no_power_of_two(hicache):
+    done = hicache("config", "explain", "--set", "page-size=48")
+    assert done.code == 2
+    assert "48" in done.err
+    assert "power of two" in done.err
+
+
+def test_bench_measures_a_store(hicache):
+    done = hicache("bench", "-b", "memory", "--page-bytes", "4KiB", "--pages", "4", "--rounds", "1", "--json", "-")
+    assert done.code == 0, done.err
+    report = done.json
+    assert report["rows"][0]["failed"] == 0
+    assert report["rows"][0]["page_bytes"] == 4096
+
+
+def test_bench_refuses_an_odd_page_size(hicache):
+    done = hicache("bench", "-b", "memory", "--page-bytes", "1000")
+    assert done.code == 2
+    assert "4096" in done.err
