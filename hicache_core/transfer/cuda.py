@@ -49,8 +49,8 @@ class CudaOrdering:
         return torch.cuda.stream(stream)
 
     def record(self, direction: str) -> object:
-        """An event on the direction's stream."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        """An event on the direction's stream; a copy thread that waits for it sleeps and does not spin."""
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._streams[direction])
         return event
 

@@ -105,3 +105,21 @@ def test_runs():
     assert runs(np.array([1, 2, 3, 7, 8, 4]), np.array([5, 6, 7, 8, 9, 10])) == [(1, 5, 3), (7, 8, 2), (4, 10, 1)]
     assert runs(np.array([1, 2]), np.array([2, 1])) == [(1, 2, 1), (2, 1, 1)]
     assert runs(np.empty(0, np.int64), np.empty(0, np.int64)) == []
+
+
+@pytest.mark.parametrize("way", ["runs", "scattered"])
+def test_lent_memory_of_odd_alignment(monkeypatch, way):
+    from hicache_core.pools.device import NumpyDevicePool
+
+    monkeypatch.setattr(cpu, "RUN_BYTES", 1 if way == "runs" else 1 << 40)
+    geometry = KVGeometry("mha", 3, 2, 4, dtype="float32", page_size=4)
+    memory = np.zeros(4 * geometry.page_nbytes + 1, dtype=np.uint8)[1:]
+    pool, device = make_host_pool(geometry, "page_first", 4, memory=memory), NumpyDevicePool(geometry, 4)
+    page = np.random.default_rng(0).integers(0, 256, device.page_nbytes, dtype=np.uint8).tobytes()
+    device.write_page(3, page)
+    mover = make_copier(pool, device, "kernel")
+    mover.backup(np.array([2]), np.array([3]), None)
+    assert pool.get_data_page(2).tobytes() == page
+    for layer in range(3):
+        mover.load_layer(layer, np.array([2]), np.array([0]), None)
+    assert device.read_page(0) == page
