@@ -50,6 +50,7 @@ from hicache_core.types import Slots
 
 if TYPE_CHECKING:
     from hicache_core.namespace import Identity
+    from hicache_core.plugin.select import BackendChoice
     from hicache_core.storage.session import StorageSession
 
 __all__ = ["CacheReport", "HiCache", "Request", "RequestState"]
@@ -411,13 +412,13 @@ class HiCache:
 
     def attach_storage_backend(
         self,
-        backend: StorageSession | str | Mapping[str, Any],
+        backend: StorageSession | BackendChoice | str | Mapping[str, Any],
         *,
         identity: Identity | None = None,
         options: Mapping[str, Any] | None = None,
         push: bool = False,
     ) -> None:
-        """Use an L3 from now on: an open session, a backend's name, a URL, or {"backend": …, "options": …}.
+        """Use an L3 from now on: an open session, a choice, a name, a URL, or {"backend": …, "options": …}.
 
         options: of the backend, for a name (default: hicache_storage_backend_options). push: bring what is in L2 to
         it now. Raises MisuseError where one is attached, and what opening a session raises.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -79,6 +80,7 @@ def replay(
         storage_workers=workers,
         storage_timeout=timeout,
     )
+    logging.getLogger("hicache_core").setLevel(logging.CRITICAL)  # faults are counted, in the report
     requests = read_trace(trace, limit)
     choice = None if backend is None else chosen(backend, option)
     run_name = name or f"replay-{secrets.token_hex(8)}"
