@@ -56,9 +56,10 @@ def read_document(path: Path, where: str = "config file") -> dict[str, Any]:
 def _parsed(kind: str, text: str, where: str) -> dict[str, Any]:
     try:
         found = _PARSERS[kind](text)
-    except (ValueError, yaml.YAMLError) as error:
-        message = " ".join(str(error).split())
-        raise ConfigError(f"{where}: is no sound {kind}: {message}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: is no sound {kind}: {_yaml_message(error)}") from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: is no sound {kind}: {error}") from error
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -67,6 +68,14 @@ def _parsed(kind: str, text: str, where: str) -> dict[str, Any]:
         if not isinstance(name, str):
             raise ConfigError(f"{where}: option names are text, got {name!r}")
     return found
+
+
+def _yaml_message(error: Any) -> str:
+    """What is wrong and where. PyYAML's own text quotes the line, which may hold a secret."""
+    mark = getattr(error, "problem_mark", None)
+    place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else ""
+    problem = str(getattr(error, "problem", None) or "it cannot be read")
+    return problem.partition("'")[0].strip() + place if "tag" not in problem else problem + place
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

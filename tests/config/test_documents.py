@@ -69,3 +69,14 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_document(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["password: [hunter2", "a: b\npassword: hunter2: x", '{"password": "hunter2', "password = hunter2"]
+)
+def test_the_text_is_not_quoted_back(text: str) -> None:
+    """It may hold a secret."""
+    with pytest.raises(ConfigError) as caught:
+        parse_document(text, "x")
+    assert "hunter2" not in str(caught.value)
+    assert "line" in str(caught.value)
