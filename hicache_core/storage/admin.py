@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from time import monotonic as wall
 from typing import Any, TypeVar
@@ -24,7 +25,8 @@ class Administration:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._calls = StoreCalls(parts.admin_group.breaker, parts.ledger)
-        self._closing: Handle[Any] | None = None
+        self._mutex = threading.Lock()
+        self._closed = threading.Event()
         self._report = CloseReport()
 
     def register_host_pool(self, view: HostPoolView, timeout: float) -> None:
@@ -121,9 +123,11 @@ class Administration:
         """See StorageSession."""
         parts = self._parts
         parts.check_process()
-        if parts.closed:
+        with self._mutex:
+            again, parts.closed = parts.closed, True
+        if again:
+            self._closed.wait(timeout)
             return self._report
-        parts.closed = True
         deadline = wall() + timeout
         io = (parts.read_group, parts.write_group)
         for group in io:
@@ -143,7 +147,8 @@ class Administration:
             group.join(deadline)
         parts.keeper.close(max(deadline, wall() + 1.0))
         parts.pools.clear()
-        self._report = CloseReport(sum(group.running for group in parts.groups), errors)
+        self._report = CloseReport(sum(len(group.threads) for group in parts.groups), errors)
+        self._closed.set()
         return self._report
 
     def _closing_call(self, calm: bool, errors: list[str], deadline: float) -> bool:

@@ -112,7 +112,7 @@ class Damage:
 
     @property
     def refused(self) -> str:
-        """Why healing was last refused; empty where it never was."""
+        """Why healing was refused; empty where it was not within this minute."""
         return self._refused
 
     def _budget(self) -> int:
@@ -121,7 +121,7 @@ class Damage:
     def _roll(self) -> None:
         now = self._clock()
         if now - self._window_start >= WINDOW_SECONDS:
-            self._window_start, self._pages_read, self._heals = now, 0, 0
+            self._window_start, self._pages_read, self._heals, self._refused = now, 0, 0, ""
 
     def _remember(self, known: dict[str, None], keys: Iterable[str]) -> None:
         with self._lock:

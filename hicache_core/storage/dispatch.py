@@ -107,7 +107,7 @@ class Dispatch:
         outer, notes.taken = notes.taken, []
         try:
             try:
-                self._observed[hook](**arguments)
+                self._observed[hook](**(_copied(arguments) if self._bare is not self._observed else arguments))
             except BaseException as error:  # noqa: BLE001 - the note below tells whose it was; both are kept
                 if not notes.taken or notes.taken[-1][1] is not error:
                     self._ledger.observer_error(hook, error)
@@ -129,6 +129,11 @@ class Dispatch:
         except BaseException:
             if not self._notes.taken:
                 raise
+
+
+def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
+    """An observer that alters a list alters its own copy: the guard goes by what it sent."""
+    return {name: list(value) if type(value) is list else value for name, value in arguments.items()}
 
 
 def _assert_order(manager: _Manager) -> None:

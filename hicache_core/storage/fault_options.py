@@ -53,7 +53,7 @@ class FaultOptions(msgspec.Struct, kw_only=True, frozen=True):
 def inner_choice(options: FaultOptions) -> BackendChoice:
     """The wrapped backend with its options; text is taken for every type, as from a command line."""
     if "://" in options.inner:
-        raise OptionError("option 'inner' of backend 'fault' is a backend's name, not a URL; its options stand beside it")
+        raise OptionError("option 'inner' of backend 'fault' is a name, not a URL; the inner options stand beside it")
     return choose_backend(options.inner, options.options, strict=False)
 
 

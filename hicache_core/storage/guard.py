@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hicache_core.seal import Sealer
+from hicache_core.seal import Prepared, Sealer
 from hicache_core.storage.answers import ContractViolation, checked_by_pool, checked_outcomes
 from hicache_core.storage.batches import PageBatch
 from hicache_core.storage.breaker import Breaker
@@ -50,8 +50,17 @@ class SealedBatch:
         self.batch = batch
         self.seals = seals
         self.full: Sequence[Page] = batch.pages
+        """The pages, seal first."""
         if seals is not None:
             self.full = [[seal, *page] for seal, page in zip(seals, batch.pages, strict=False)]
+
+    def prepared(self, sealer: Sealer) -> Prepared | None:
+        """What the sealer needs of each key, where all pages have one shape; else it looks by itself."""
+        pages, sizes = self.batch.pages, self.batch.sizes
+        regions = len(pages[0])
+        if sizes.count(sizes[0]) != len(sizes) or sum(map(len, pages)) != regions * len(pages):
+            return None
+        return sealer.prepare(self.batch.keys, sizes[0], regions)
 
     def arguments(self, hook: str, lo: int, hi: int, ctx: IoContext) -> dict[str, Any]:
         """Keyword arguments of any of the six hooks that move pages, for pages lo … hi - 1."""

@@ -224,6 +224,7 @@ class Handle(Generic[T]):
         self._clock = clock
         self._answers: dict[int, Any] = {}
         self._value: Any = None
+        self._error: BaseException | None = None
         self._mutex = threading.Lock()
         self._unsettled = self._inside = len(calls)
         self._done = Latch()
@@ -259,6 +260,8 @@ class Handle(Generic[T]):
         except BaseException:  # KeyboardInterrupt: nobody waits any more
             self.abandon()
             raise
+        if self._error is not None:
+            raise self._error
 
     def done(self) -> bool:
         """Whether the answer is there. A handle past its deadline gives up here."""
@@ -306,11 +309,16 @@ class Handle(Generic[T]):
             self._unsettled -= 1
             if self._unsettled:
                 return
-        self._value = self._combine([self._answers[id(c)] for c in self.calls])
-        with self._mutex:
-            self._done.set()
-            waiting, self._on_done = self._on_done, []
-        self._run(waiting)
+        try:
+            self._value = self._combine([self._answers[id(c)] for c in self.calls])
+        except BaseException as error:
+            self._error = error  # a fault of the core: whoever waits is told, and no one waits for ever
+            raise
+        finally:
+            with self._mutex:
+                self._done.set()
+                waiting, self._on_done = self._on_done, []
+            self._run(waiting)
 
     def _left(self) -> None:
         with self._mutex:

@@ -155,12 +155,10 @@ class Operations:
     ) -> Handle[Any]:
         """Read; hook: batch_get, batch_get_v1 or batch_get_v2. shape: what the answer is made of the outcomes."""
         parts = self._parts
-        native = hook != "batch_get" and self._straight
-        hook = hook if native else "batch_get"
-        patient = native and self._patient
+        patient = self._patient and hook != "batch_get"
         lent = parts.settings.lent_pools and not patient
-        if not native:
-            batch.slots, batch.pools = None, ()
+        if lent or not self._straight:
+            hook, batch.slots, batch.pools = "batch_get", None, ()
         deadline = self._deadline(timeout)
         ctx = self._context(deadline, priority)
 
@@ -234,14 +232,15 @@ class Operations:
             parts.ledger.pages(operation, outcomes)
             return Handle.answered(shape(outcomes), parts.clock)
         rule = self._rule if staged is None else self._staged_rule
+        sizes = batch.sizes
         calls = []
-        for lo, hi in slices(batch.sizes, group.count, parts.guard.capabilities.parallelism):
+        for lo, hi in slices(sizes, group.count, parts.guard.capabilities.parallelism):
             own_staged = None if staged is None else staged[lo:hi]
             calls.append(_page_call(batch.cut(lo, hi), once, rule, own_staged, patient))
 
         def combine(answers: list[list[Outcome]]) -> Any:
             outcomes = answers[0] if len(answers) == 1 else list(joined.from_iterable(answers))
-            parts.ledger.pages(operation, outcomes, _moved(outcomes, batch.sizes))
+            parts.ledger.pages(operation, outcomes, _moved(outcomes, sizes))
             return shape(outcomes)
 
         handle: Handle[Any] = Handle(calls, combine, deadline, parts.clock)

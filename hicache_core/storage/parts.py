@@ -88,10 +88,10 @@ class Parts:
             for direction, breaker in breakers.items()
             if breaker.state != "closed"
         ]
-        if damage.refused:
+        if damage.refused and not any(breaker.reason == damage.refused for breaker in breakers.values()):
             problems.append(damage.refused)
-        held = {str(g.direction): g.breaker.status().abandoned_now for g in self.groups}
-        problems += [f"{direction}: {n} abandoned calls have not returned" for direction, n in held.items() if n]
+        held = {direction: breaker.abandoned_now for direction, breaker in breakers.items() if breaker.abandoned_now}
+        problems += [f"{direction}: {count} abandoned calls have not returned" for direction, count in held.items()]
         return SessionStatus(
             backend=self.name,
             namespace=self.schema.namespace,

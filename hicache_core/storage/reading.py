@@ -129,7 +129,10 @@ class Reader:
     def _once(self, call: Call, hook: str, batch: PageBatch, room: _Room, ctx: IoContext) -> list[Outcome]:
         """Read, verify, decode."""
         chain = self._guard.chain
-        reading = replace(batch, pages=[[lane[-1]] for lane in room.lanes]) if room.lanes else batch
+        reading = batch
+        if room.lanes:
+            pages = [[lane[-1]] for lane in room.lanes]
+            reading = replace(batch, pages=pages, sizes=[page[0].nbytes for page in pages])
         lengths = [0] * len(batch) if chain.variable else None
         sealed = SealedBatch(reading, room.seals)
         issue = issuer(self._guard, hook, "get", sealed, ctx, lengths)
@@ -137,27 +140,26 @@ class Reader:
         if call.abandoned:
             return outcomes
         stored = self._payload_lengths(reading, lengths, outcomes)
-        outcomes = self._verify(sealed, outcomes, stored if lengths is not None else None)
+        outcomes = self._verify(sealed, outcomes, None if lengths is None else stored)
         if chain and not call.abandoned and HIT in outcomes:
             outcomes = self._decode(batch, room, stored, outcomes, ctx)
         return outcomes
 
     def _payload_lengths(
         self, reading: PageBatch, lengths: list[int] | None, outcomes: list[Outcome]
-    ) -> list[int]:
+    ) -> Sequence[int]:
         """Payload bytes that were stored, per page; marks pages CORRUPT whose length cannot be."""
-        room = [sum(buffer.nbytes for buffer in page) for page in reading.pages] if lengths else list(reading.sizes)
         if lengths is None:
-            return room
+            return reading.sizes
         stored = []
-        for i, (length, most) in enumerate(zip(lengths, room, strict=True)):
+        for i, (length, most) in enumerate(zip(lengths, reading.sizes, strict=True)):
             payload = length - self._guard.stride
             if outcomes[i] is HIT and not 0 <= payload <= most:
                 outcomes[i] = CORRUPT
             stored.append(payload)
         return stored
 
-    def _verify(self, sealed: SealedBatch, outcomes: list[Outcome], stored: list[int] | None) -> list[Outcome]:
+    def _verify(self, sealed: SealedBatch, outcomes: list[Outcome], stored: Sequence[int] | None) -> list[Outcome]:
         sealer = self._guard.sealer
         hits = outcomes.count(HIT)
         if sealer is None or not hits:
@@ -166,7 +168,8 @@ class Reader:
         if stored is not None:
             full = [[page[0], page[1][:n]] for page, n in zip(full, stored, strict=True)]
         if hits == len(outcomes):
-            return sealer.check_batch(keys, full)
+            prepared = None if stored is not None else sealed.prepared(sealer)
+            return sealer.check_batch(keys, full, prepared)
         read = [i for i, outcome in enumerate(outcomes) if outcome is HIT]
         checked = sealer.check_batch([keys[i] for i in read], [full[i] for i in read])
         outcomes = list(outcomes)
@@ -175,11 +178,11 @@ class Reader:
         return outcomes
 
     def _decode(
-        self, batch: PageBatch, room: _Room, lengths: list[int], outcomes: list[Outcome], ctx: IoContext
+        self, batch: PageBatch, room: _Room, stored: Sequence[int], outcomes: list[Outcome], ctx: IoContext
     ) -> list[Outcome]:
         """Back through the transforms, the last one first."""
         transforms = self._guard.chain.transforms
-        decoded, lengths = list(outcomes), list(lengths)
+        decoded, lengths = list(outcomes), list(stored)
         for k in range(len(transforms) - 1, -1, -1):
             src: Sequence[Page] = [[lane[k]] for lane in room.lanes] if room.lanes else batch.pages
             dst: Sequence[Page] = [[lane[k - 1]] for lane in room.lanes] if room.lanes and k else batch.pages

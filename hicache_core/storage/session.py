@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hicache_core.errors import MisuseError
 from hicache_core.namespace import Identity
 from hicache_core.storage.admin import Administration
 from hicache_core.storage.batches import Buffers, PageBatch, as_pages
@@ -372,4 +373,8 @@ class StorageSession:
 
     def _pool_batch(self, hashes: Sequence[str], slots: Slots, pool: str) -> PageBatch:
         """v1 hooks speak of the KV pool; pages of other pools go as buffers."""
-        return self._parts.pool_batch(PoolName(str(pool)), hashes, slots)
+        try:
+            name = PoolName(str(pool))
+        except ValueError:
+            raise MisuseError(f"{pool!r} is no pool name; known: {', '.join(PoolName)}") from None
+        return self._parts.pool_batch(name, hashes, slots)

@@ -25,6 +25,7 @@ from hicache_core.types import Outcome
 REPLACEMENTS = 2
 """Workers of one direction that may be held by a store at once and yet have a substitute."""
 _LONGEST_SLEEP = 3600.0
+_LOOK_AGAIN = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -83,10 +84,14 @@ class WorkerGroup:
             worker = next((w for w in self._workers if w.call is call), None)
             if worker is None or worker.replaced or self._held >= REPLACEMENTS or self._closed:
                 return
+            try:
+                self._start()
+            except RuntimeError:  # no further thread to be had: the others go on
+                _log.warning("no thread could be started in the place of a held %s worker", self.direction)
+                return
             worker.replaced = True
             self._held += 1
-            self._ledger.event("workers_replaced")
-            self._start()
+        self._ledger.event("workers_replaced")
 
     def came_back(self) -> None:
         """An abandoned call returned."""
@@ -136,14 +141,18 @@ class WorkerGroup:
 
     def _start(self) -> None:
         worker = _Worker()
-        self._workers.add(worker)
         worker.thread = threading.Thread(
             target=self._serve,
             args=(worker,),
             name=f"{self._name}-{self.direction}-{next(self._numbers)}",
             daemon=True,
         )
-        worker.thread.start()
+        self._workers.add(worker)
+        try:
+            worker.thread.start()
+        except BaseException:
+            self._workers.discard(worker)
+            raise
 
     def _serve(self, worker: _Worker) -> None:
         try:
@@ -153,7 +162,10 @@ class WorkerGroup:
                     return
                 worker.call = call
                 if call.claim(self):
-                    self._perform(call)
+                    try:
+                        self._perform(call)
+                    except BaseException:  # noqa: BLE001 - the handle has it too; the worker goes on
+                        _log.exception("a storage call could not be ended properly")
                 worker.call = None
                 del call  # or this frame would keep the lent memory while it waits for the next call
         finally:
@@ -222,7 +234,6 @@ class DeadlineKeeper:
                     self._wake.wait(min(self._due[0][0] - now, _LONGEST_SLEEP) if self._due else _LONGEST_SLEEP)
             for reference in overdue:
                 handle = reference()
-                if handle is not None:
-                    handle.done()
-            del overdue
-            handle = None
+                if handle is not None and not handle.done():  # it is committing, or patient: look again
+                    self.watch(handle, self._clock() + _LOOK_AGAIN)
+                handle = None

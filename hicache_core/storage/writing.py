@@ -100,6 +100,8 @@ class Writer:
             return outcomes
         some = batch.take(allowed)
         answer = self._replace(call, "batch_set", some, _some(seals, allowed), ctx)
+        if guard.capabilities.replace:  # EXISTS would mean that the damaged bytes are still there
+            answer = [CORRUPT if outcome is Outcome.EXISTS else outcome for outcome in answer]
         good = [key for key, outcome in zip(some.keys, answer, strict=True) if outcome.success]
         if not call.abandoned:
             guard.damage.forgive(good)
@@ -157,7 +159,7 @@ class Writer:
                 batch = replace(batch, pages=pages, sizes=sizes, slots=None, pools=())
             sealed = SealedBatch(batch, seals)
             if guard.sealer is not None:
-                guard.sealer.stamp_batch(batch.keys, sealed.full)
+                guard.sealer.stamp_batch(batch.keys, sealed.full, sealed.prepared(guard.sealer))
             if call.abandoned:
                 return [Outcome.TIMEOUT] * len(batch)
             return self._calls.outcomes(call, hook, len(batch), issuer(guard, hook, "set", sealed, ctx))
