@@ -53,7 +53,7 @@ def replay(
     seed: Annotated[int, typer.Option(help="another seed: the same trace with other tokens")] = 0,
     name: Annotated[
         str | None,
-        typer.Option(help="keep pages apart by this name; the same name finds them again [default: random]"),
+        typer.Option(help="keep pages apart by this name; the same name finds them again; default: a new one"),
     ] = None,
     clear: Annotated[
         bool, typer.Option("--clear", help="remove this replay's pages from the store at the end")
