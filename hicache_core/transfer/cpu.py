@@ -9,8 +9,8 @@ page_first_direct). Two ways to move pages, chosen by how many bytes one call mo
   array of at most 4 MiB.
 
 Both release the GIL. Measured on two cores with nothing else to do, numpy 2.4, medians of 7, in ms, for 64 pages of
-the reference model (47 MB of K and V; one plain copy of as many bytes: 6.3). `python -m hicache_core.transfer.measure`
-measures again.
+the reference model (47 MB of K and V; one plain copy of as many bytes: 6.3); to measure again:
+`python -m hicache_core.transfer.measure`.
 
     layout              slots        backup runs/scattered   load runs/scattered
     layer_first         random             8.7 / 12.0             12.4 / 13.5
