@@ -161,6 +161,10 @@ class Wiring:
             timeout = min(timeout, max(0.0, due - self._state.clock()))
         return self._state.mailbox.wait(timeout)
 
+    def wake(self) -> None:
+        """Any thread: end a `wait_for_events`, so that the engine's thread looks at what else it has to do."""
+        self._state.mailbox.call(lambda: None)
+
     def drain(self, timeout: float) -> bool:
         """Wait until every copy, lookup, read and write has ended, at most `timeout` seconds; whether all have.
 
