@@ -6,10 +6,11 @@ import inspect
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
+from hicache_core import __version__
 from hicache_core.errors import DuplicateNameError, PluginError, UnknownNameError
 from hicache_core.plugin.descriptions import describe_options
 from hicache_core.plugin.dynamic import DYNAMIC
@@ -111,7 +112,7 @@ def _discover(disabled: frozenset[str]) -> Discovery:
         else:
             _load_into(found, entries[0])
     if DYNAMIC.name not in found.duplicates and DYNAMIC.name not in disabled:
-        found.specs[DYNAMIC.name] = FoundBackend(DYNAMIC, "hicache-core", version("hicache-core"))
+        found.specs[DYNAMIC.name] = FoundBackend(DYNAMIC, "hicache-core", __version__)
     return found
 
 

@@ -6,6 +6,8 @@ import itertools
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hicache_core.errors import IdentityError
 from hicache_core.keys import chain_seed, page_hashes
@@ -92,6 +94,27 @@ ADVERSARIAL = [
 @pytest.mark.parametrize(("a", "b"), ADVERSARIAL)
 def test_adversarial_pairs_differ(a: dict[str, Any], b: dict[str, Any]) -> None:
     assert BASE.replace(**a).namespace() != BASE.replace(**b).namespace()
+
+
+names = st.text(max_size=6)
+fields = st.fixed_dictionaries(
+    {
+        "model": st.text(min_size=1, max_size=6),
+        "weights": names.map("declared:x{}".format),
+        "tenant": names,
+        "layer_num": st.integers(1, 200),
+        "head_num": st.integers(1, 200),
+        "transforms": st.lists(st.builds(TransformIdentity, names, names, names, names), max_size=2).map(tuple),
+    }
+)
+
+
+@given(fields, fields)
+def test_namespaces_are_equal_only_for_equal_identities(a: dict[str, Any], b: dict[str, Any]) -> None:
+    one, other = BASE.replace(**a), BASE.replace(**b)
+    assert (one.encoded() == other.encoded()) == (one == other)
+    assert (one.namespace() == other.namespace()) == (one == other)
+    assert (diff(one, other) == []) == (one == other)
 
 
 def test_golden_namespaces() -> None:
