@@ -7,6 +7,7 @@ from hicache_core.pools.device import DevicePool, NumpyDevicePool
 from hicache_core.pools.geometry import KVGeometry
 from hicache_core.pools.host import HostPool, make_host_pool
 from hicache_core.pools.sizing import HostSize, size_host_pool
+from hicache_core.pools.slots import expand
 
 __all__ = [
     "DevicePool",
@@ -15,6 +16,7 @@ __all__ = [
     "KVGeometry",
     "NumpyDevicePool",
     "SlotAllocator",
+    "expand",
     "make_host_pool",
     "size_host_pool",
 ]
