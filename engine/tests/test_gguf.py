@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,27 +8,15 @@ from hicache_engine.errors import ModelFileError
 from hicache_engine.gguf import GGUFFile
 from hicache_engine.loading import load_model, smollm2_path
 
-HERE = Path(__file__).parent
 
-
-def _writer():
-    spec = importlib.util.spec_from_file_location("gguf_writer", HERE / "gguf_writer.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.write_gguf
-
-
-write_gguf = _writer()
-
-
-def test_metadata_of_every_kind_comes_back(tmp_path):
+def test_metadata_of_every_kind_comes_back(tmp_path, write_gguf):
     given = {"a": 7, "b": "text é", "c": 0.5, "d": True, "e": ["x", "yy", ""], "f": [1, 2, 3]}
     with GGUFFile(write_gguf(tmp_path / "m.gguf", given)) as file:
         assert file.metadata == given
         assert file.tensors == {}
 
 
-def test_quantised_blocks_are_decoded_as_the_format_says(tmp_path):
+def test_quantised_blocks_are_decoded_as_the_format_says(tmp_path, write_gguf):
     quants = np.arange(16, dtype=np.uint8) * 16 + np.arange(16, dtype=np.uint8)[::-1]
     q4 = np.float16(0.5).tobytes() + np.float16(-3).tobytes() + quants.tobytes()
     q8 = np.float16(0.25).tobytes() + np.arange(-16, 16, dtype=np.int8).tobytes()
@@ -58,7 +45,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path, content, says):
         GGUFFile(path)
 
 
-def test_a_file_cut_anywhere_is_refused_or_misses_tensor_bytes(tmp_path):
+def test_a_file_cut_anywhere_is_refused_or_misses_tensor_bytes(tmp_path, write_gguf):
     path = write_gguf(tmp_path / "m.gguf", {"k": ["a", "b"]}, {"t": ((8,), 0, bytes(32))})
     whole = path.read_bytes()
     for size in range(1, len(whole)):
@@ -68,7 +55,7 @@ def test_a_file_cut_anywhere_is_refused_or_misses_tensor_bytes(tmp_path):
                 file.tensor("t")
 
 
-def test_unknown_tensors_and_types_are_named(tmp_path):
+def test_unknown_tensors_and_types_are_named(tmp_path, write_gguf):
     with GGUFFile(write_gguf(tmp_path / "m.gguf", {"k": 1}, {"t": ((32,), 13, bytes(64))})) as file:
         with pytest.raises(ModelFileError, match="no tensor 'u'"):
             file.tensor("u")
@@ -88,7 +75,7 @@ def test_a_missing_package_names_the_install_line(monkeypatch):
         smollm2_path()
 
 
-def test_other_architectures_are_refused(tmp_path):
+def test_other_architectures_are_refused(tmp_path, write_gguf):
     path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "gemma"})
     with pytest.raises(ModelFileError, match="architecture 'gemma'"):
         load_model(str(path))

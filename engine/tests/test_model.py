@@ -3,10 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hicache_core.pools.device.torch_pool import TorchDevicePool
-from hicache_core.pools.geometry import KVGeometry
 from hicache_engine.model import Llama, LlamaConfig, random_weights
 from hicache_engine.paged import Segment
+
+from hicache_core.pools.device.torch_pool import TorchDevicePool
+from hicache_core.pools.geometry import KVGeometry
 
 CONFIG = LlamaConfig(layers=3, dim=64, heads=4, kv_heads=2, ffn=128, vocab=257, context=1024)
 PAGE, CHUNK = 8, 32

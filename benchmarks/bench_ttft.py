@@ -1,0 +1,81 @@
+"""What an L3 with nothing to find adds to the time to the first token.
+
+Two engines on one model, one with the file store and one without, answer prompts that nobody has asked before, in
+turn. Both keep L2; writing (to L2, to L3) has ended before the next round begins.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from typing import Any
+
+import msgspec
+import numpy as np
+from hicache_engine.engine import Engine
+from hicache_engine.errors import ModelFileError
+from hicache_engine.loading import LoadedModel, smollm2_path
+from hicache_engine.sampling import SamplingParams
+from hicache_engine.service import SWITCH_INTERVAL
+from hicache_engine.settings import EngineOptions
+
+PROMPT_TOKENS = 1040
+SETTLE_SECONDS = 60.0
+ONE_TOKEN = SamplingParams(max_tokens=1, ignore_eos=True)
+
+
+def first_token(engine: Engine, seed: int) -> float:
+    """Milliseconds to the first token of a prompt never seen; whatever it wrote has ended on return."""
+    ids = np.random.default_rng(seed).integers(3, 257, PROMPT_TOKENS).astype(np.uint32)
+    (end,) = engine.generate([ids], ONE_TOKEN)
+    assert end.ttft is not None
+    assert end.usage.cached == 0
+    assert engine.cache.drain(SETTLE_SECONDS)
+    return end.ttft * 1e3
+
+
+def compare(name: str, model: LoadedModel, options: EngineOptions, rounds: int, percent: float) -> dict[str, Any]:
+    """Both engines in turn, `rounds` times each after one warm-up."""
+    with tempfile.TemporaryDirectory() as root:
+        stored = msgspec.structs.replace(
+            options.cache, hicache_storage_backend="file", hicache_storage_backend_options={"root": root}
+        )
+        with (
+            options.build(model) as without,
+            msgspec.structs.replace(options, cache=stored).build(model) as with_store,
+        ):
+            pairs = []
+            for turn in range(rounds + 1):
+                first, second = (without, with_store) if turn % 2 else (with_store, without)
+                times = {id(first): first_token(first, 2 * turn), id(second): first_token(second, 2 * turn + 1)}
+                pairs.append((times[id(without)], times[id(with_store)]))
+    base = statistics.median(a for a, _ in pairs[1:])
+    limit = base * percent / 100 + 3.0
+    added = statistics.median(b for _, b in pairs[1:]) - base
+    return {
+        "model": name,
+        "without_ms": round(base, 2),
+        "with_ms": round(base + added, 2),
+        "added_ms": round(added, 2),
+        "added_ms_median_of_pairs": round(statistics.median(b - a for a, b in pairs[1:]), 2),
+        "limit_ms": round(limit, 2),
+        "within": added <= limit,
+    }
+
+
+def measure(rounds: int = 5) -> dict[str, Any]:
+    """`random` and, where its package is installed, `real`: medians in milliseconds, and whether within the limit."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    options = EngineOptions(model="random", device_tokens=4096)
+    results = {"random": compare("random", options.load(), options, max(rounds, 5) * 5, 0.0)}
+    try:
+        smollm2_path()
+    except ModelFileError as error:
+        return results | {"real": {"skipped": str(error)}}
+    options = EngineOptions(device_tokens=4096)
+    return results | {"real": compare("smollm2", options.load(), options, rounds, 1.0)}
+
+
+if __name__ == "__main__":
+    print(msgspec.json.format(msgspec.json.encode(measure()), indent=2).decode())

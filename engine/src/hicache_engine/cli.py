@@ -1,0 +1,242 @@
+"""`hicache-engine`: chat with the model, serve it, or show that the cache works."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from hicache_core.cli.output import Exit, err, out, print_json
+from hicache_core.errors import ConfigError, HiCacheError, OpenError
+
+from . import __version__, flags
+from .service import SWITCH_INTERVAL
+from .settings import PAGE_SIZE, EngineOptions
+
+app = typer.Typer(
+    name="hicache-engine",
+    help="The reference engine of hicache: a real small language model over the whole KV-cache hierarchy.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"hicache-engine {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
+    """The reference engine of hicache: a real small language model over the whole KV-cache hierarchy."""
+
+
+@app.command()
+def chat(
+    model: flags.Model = "smollm2",
+    dtype: flags.Dtype = "float32",
+    device: flags.Device = "cpu",
+    seed: flags.Seed = 0,
+    threads: flags.Threads = None,
+    page_size: flags.PageSize = PAGE_SIZE,
+    chunk: flags.Chunk = 256,
+    device_tokens: flags.DeviceTokens = 8192,
+    hicache_ratio: flags.HostRatio = 2.0,
+    hicache_size: flags.HostSize = 0.0,
+    backend: flags.Backend = None,
+    option: flags.BackendOptions = None,
+    write_policy: flags.Write = "write_through",
+    prefetch_policy: flags.Prefetch = "timeout",
+    prefetch_threshold: flags.PrefetchThreshold = 256,
+    layout: flags.Layout = "page_first",
+    eviction: flags.Eviction = "lru",
+    tenant: flags.Tenant = "",
+    system: Annotated[str | None, typer.Option("--system", help="the system message")] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", help="one question instead of a conversation; @FILE reads it from a file"),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="longest answer")] = 256,
+    temperature: Annotated[float, typer.Option("--temperature", help="0: the likeliest token")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object per answer, nothing else")] = False,
+) -> None:
+    """Talk to the model; after each answer, where the prompt's tokens came from."""
+    from .chat import Chat
+    from .sampling import SamplingParams
+
+    options = flags.engine_options(
+        model=model,
+        dtype=dtype,
+        device=device,
+        seed=seed,
+        threads=threads,
+        page_size=page_size,
+        chunk=chunk,
+        device_tokens=device_tokens,
+        hicache_ratio=hicache_ratio,
+        hicache_size=hicache_size,
+        backend=backend,
+        option=option,
+        write_policy=write_policy,
+        prefetch_policy=prefetch_policy,
+        prefetch_threshold=prefetch_threshold,
+        layout=layout,
+        eviction=eviction,
+        tenant=tenant,
+    )
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
+    with _started(options, quiet=as_json) as engine:
+        talk = Chat(engine, params, system=system, as_json=as_json)
+        if prompt is not None:
+            talk.ask(_text(prompt))
+        else:
+            talk.loop()
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option("--host", help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="port to listen on; 0: any free one")] = 8000,
+    model: flags.Model = "smollm2",
+    dtype: flags.Dtype = "float32",
+    device: flags.Device = "cpu",
+    seed: flags.Seed = 0,
+    threads: flags.Threads = None,
+    page_size: flags.PageSize = PAGE_SIZE,
+    chunk: flags.Chunk = 256,
+    max_running: flags.MaxRunning = 8,
+    device_tokens: flags.DeviceTokens = 8192,
+    hicache_ratio: flags.HostRatio = 2.0,
+    hicache_size: flags.HostSize = 0.0,
+    backend: flags.Backend = None,
+    option: flags.BackendOptions = None,
+    write_policy: flags.Write = "write_through",
+    prefetch_policy: flags.Prefetch = "timeout",
+    prefetch_threshold: flags.PrefetchThreshold = 256,
+    layout: flags.Layout = "page_first",
+    eviction: flags.Eviction = "lru",
+    tenant: flags.Tenant = "",
+    cache_report: Annotated[
+        bool, typer.Option("--enable-cache-report/--no-cache-report", help="cached tokens by tier in each usage")
+    ] = True,
+) -> None:
+    """Serve the model over HTTP as OpenAI's API does: /v1/chat/completions, /v1/completions, /v1/models, /health."""
+    from .serve import serve_forever
+
+    options = flags.engine_options(
+        model=model,
+        dtype=dtype,
+        device=device,
+        seed=seed,
+        threads=threads,
+        page_size=page_size,
+        chunk=chunk,
+        max_running=max_running,
+        device_tokens=device_tokens,
+        hicache_ratio=hicache_ratio,
+        hicache_size=hicache_size,
+        backend=backend,
+        option=option,
+        write_policy=write_policy,
+        prefetch_policy=prefetch_policy,
+        prefetch_threshold=prefetch_threshold,
+        layout=layout,
+        eviction=eviction,
+        tenant=tenant,
+    )
+    serve_forever(_started(options), host=host, port=port, report=cache_report)
+
+
+@app.command()
+def demo(
+    target: Annotated[Path, typer.Option("--out", help="folder for the store, the cases and report.json")] = Path(
+        ".demo"
+    ),
+    model: flags.Model = "smollm2",
+    dtype: flags.Dtype = "float32",
+    device: flags.Device = "cpu",
+    threads: flags.Threads = None,
+    page_size: flags.PageSize = PAGE_SIZE,
+    chunk: flags.Chunk = 256,
+    layout: flags.Layout = "page_first",
+    rounds: Annotated[int, typer.Option("--rounds", help="answers with and without the store, in turn")] = 5,
+    min_ratio: Annotated[float, typer.Option("--min-ratio", help="cold / warm time to first token, at least")] = 8.0,
+    as_json: Annotated[bool, typer.Option("--json", help="the report as JSON on standard output")] = False,
+) -> None:
+    """Show that one process answers from the pages of another, dead one, and that damage costs only time.
+
+    Exit code 1 where any check failed.
+    """
+    from .demo import Demo
+    from .demo_table import show
+
+    options = flags.engine_options(
+        model=model,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        page_size=page_size,
+        chunk=chunk,
+        layout=layout,
+        prefetch_policy="wait_complete",
+    )
+    console = err if as_json else out
+    with console.status("starting") as status:
+
+        def say(step: str) -> None:
+            status.update(step)
+            console.print(f"[dim]· {escape(step)}[/]")
+
+        report = Demo(target, options, rounds=rounds, min_ratio=min_ratio, say=say).run()
+    if as_json:
+        print_json(report)
+    else:
+        show(report, target / "report.json")
+    if not report["ok"]:
+        raise typer.Exit(Exit.FAILED)
+
+
+def _started(options: EngineOptions, *, quiet: bool = False) -> Any:
+    with err.status(f"loading {options.model}"):
+        engine = options.build()
+    if not quiet:
+        store = options.cache.hicache_storage_backend or "none"
+        what = (
+            f"{engine.model.name}, {options.dtype} on {options.device}, page {options.cache.page_size}, L3: {store}"
+        )
+        err.print(f"[dim]{escape(what)}[/]")
+    return engine
+
+
+def _text(given: str) -> str:
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--prompt {given}: {error}") from error
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one clear message and an exit code, not a traceback."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    try:
+        app()
+    except OpenError as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(Exit.STORE)
+    except (HiCacheError, msgspec.ValidationError) as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(Exit.USAGE)
+    except KeyboardInterrupt:
+        sys.exit(130)
