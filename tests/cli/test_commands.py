@@ -62,7 +62,8 @@ def test_doctor_reports_and_is_well(hicache):
 def test_config_explain_says_where_each_value_came_from(hicache, tmp_path):
     (tmp_path / "c.json").write_text(json.dumps({"page_size": 32, "hicache_ratio": 3.0}))
     done = hicache(
-        "config", "explain", "--config", "c.json", "--set", "hicache-ratio=4", "--set", "enable-hierarchical-cache=true", "--json",
+        "config", "explain", "--config", "c.json", "--json",
+        "--set", "hicache-ratio=4", "--set", "enable-hierarchical-cache=true",
         env={"HICACHE_PREFETCH_THRESHOLD": "128"},
     )  # fmt: skip
     assert done.code == 0, done.err
