@@ -84,7 +84,10 @@ def _check_effect(config: HiCacheConfig, given: Collection[str]) -> None:
     if not config.enable_hierarchical_cache:
         idle = [name for name in _ONLY_WITH_HIERARCHY if name in given and getattr(config, name)]
         if idle:
-            raise OptionError(f"{idle[0]} has no effect: enable_hierarchical_cache is off")
+            raise OptionError(
+                f"{idle[0]} has no effect: enable_hierarchical_cache is off. Set it (--enable-hierarchical-cache, or "
+                f"HICACHE_ENABLE_HIERARCHICAL_CACHE=true), or leave {idle[0]} out"
+            )
     if config.hicache_storage_backend_options and config.hicache_storage_backend is None:
         names = ", ".join(config.hicache_storage_backend_options)
         raise OptionError(f"backend options are given ({names}), but no hicache_storage_backend that takes them")
