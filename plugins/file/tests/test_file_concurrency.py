@@ -136,7 +136,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 rng, told, wrong = random.Random(seed), {}, 0
 for step in range(45):
-    ids = [rng.randrange(200) for _ in range(16)]
+    ids = [rng.randrange(250) for _ in range(12)]
     pages = [[memoryview(bytes([n]) * (1000 + 61 * n))] for n in ids]
     for outcome in backend.batch_set([f"ns/{n}" for n in ids], pages, IoContext(replace=rng.random() < 0.2)):
         told[outcome.value] = told.get(outcome.value, 0) + 1
@@ -154,7 +154,7 @@ print(json.dumps({"told": told, "wrong": wrong, "evictions": stats.evictions}))
 
 
 def test_processes_that_write_and_evict_in_one_root_keep_one_cap(root, open_store):
-    cap = 60 * BLOCK
+    cap = 200 * BLOCK
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", HAMMER, str(root), str(seed), str(cap)],

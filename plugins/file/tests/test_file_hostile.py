@@ -123,7 +123,7 @@ def test_a_root_that_is_moved_away_stays_the_store(store, root, tmp_path):
 def foreign(root):
     """Files and directories that are nobody's pages, in every place where one could lie."""
     _, leaf, name = locate(f"{NS}/{1:064x}.kv.l0-30h0-3")
-    other_leaf = LEAVES[(leaf + 1) % 256]
+    other_leaf = LEAVES[(leaf + 1) % 64]
     places = [
         "notes.txt", "README", "Namespace/00/x", f"{NS}/notes", f"{NS}/zz/a", f"{NS}/00/UPPER", f"{NS}/00/a b",
         f"{NS}/{other_leaf}/{name}", f"{NS}/{LEAVES[leaf]}/{name}.tmp~", f"{NS}/00/sub/deep", "+hicache/mine",

@@ -129,6 +129,8 @@ def test_a_directory_removed_by_another_process_is_made_again(open_store):
     one.set(one.key(1))
     two.backend.clear(NS)
     assert one.set(one.key(1)) == [Outcome.STORED]
+    two.backend.clear(NS)
+    assert one.set(one.key(1), replace=True) == [Outcome.STORED]
     assert two.get(one.key(1))[0] is Outcome.HIT
 
 

@@ -54,16 +54,20 @@ class Directory:
         """
         namespace, number, name = locate(key)
         leaf = f"{namespace}/{LEAVES[number]}"
-        for path in (namespace, leaf):
-            try:
-                os.mkdir(path, DIRECTORY_MODE, dir_fd=self.fd)
-            except FileExistsError:
-                if not self._is_ours(path):
-                    raise NotADirectoryError(
-                        f"{self.path}/{path} is no directory of this store (a link, a file, or another user's)"
-                    ) from None
+        if namespace not in self._leaves:
+            self._make_one(namespace)
+        self._make_one(leaf)
         self._remember(namespace)[number] = f"{leaf}/"
         return f"{leaf}/{name}"
+
+    def _make_one(self, path: str) -> None:
+        try:
+            os.mkdir(path, DIRECTORY_MODE, dir_fd=self.fd)
+        except FileExistsError:
+            if not self._is_ours(path):
+                raise NotADirectoryError(
+                    f"{self.path}/{path} is no directory of this store (a link, a file, or another user's)"
+                ) from None
 
     def forget(self, namespace: str) -> None:
         """Look again at the directories of this namespace: they may have been removed."""

@@ -3,8 +3,9 @@
     key   {namespace}/{rest}      file   {namespace}/{leaf}/{rest with "/" written "+"}
     key   {namespace}             file   {namespace}/{leaf}/+
 
-No key contains "+", so "a", "a/b" and "a/b/c" are three files. The leaf directory is two hex digits of the CRC-32
-of the file's name: 256 of them stay cheap to make and to list, and hold 10^8 pages at 4 * 10^5 a directory.
+No key contains "+", so "a", "a/b" and "a/b/c" are three files. The leaf directory is six bits of the CRC-32 of the
+file's name. Why 64: a new directory costs about as much as writing a page of 64 KiB, so a young store should need
+few; and 64 times the seven million names at which ext4's index of one directory is full is more than a disk holds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hicache_core.types import KEY_PATTERN, MAX_KEY_LENGTH
 
 CONTROL = "+hicache"
 """Directory of our own records beside the namespaces; no namespace can have this name."""
-LEAF_COUNT = 256
+LEAF_COUNT = 64
 LEAVES = tuple(f"{n:02x}" for n in range(LEAF_COUNT))
 """Names of the leaf directories of a namespace, by number."""
 _LEAF_NUMBERS = {name: number for number, name in enumerate(LEAVES)}

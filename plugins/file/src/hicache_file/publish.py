@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hicache_core.types import Outcome, Page
 from hicache_file.errors import FULL, outcome_of_write
@@ -18,6 +19,17 @@ from hicache_file.store import Store
 from hicache_file.walk import allocated
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+class _Wanted(NamedTuple):
+    """A page of a batch that is to be written."""
+
+    position: int
+    key: str
+    path: str | None
+    """None: its directory is still to be made."""
+    page: Page
+    nbytes: int
 
 
 @dataclass(slots=True)
@@ -50,23 +62,26 @@ class Publisher:
     ) -> list[Outcome]:
         """Store each page. Pages that there is no room for are REJECTED, the last of the batch first."""
         outcomes = [Outcome.REJECTED] * len(keys)
-        wanted: list[tuple[int, str, Page, int]] = []
+        wanted: list[_Wanted] = []
         for index, (key, page) in enumerate(zip(keys, pages, strict=True)):
-            if not replace and self._is_there(key):
+            path = self._store.directory.find(key)
+            if path is None and not legal_key(key):
+                continue
+            if path is not None and not replace and self._is_there(path):
                 outcomes[index] = Outcome.EXISTS
-            elif legal_key(key):
-                wanted.append((index, key, page, page_nbytes(page)))
+            else:
+                wanted.append(_Wanted(index, key, path, page, page_nbytes(page)))
         if not wanted:
             return outcomes
         block = self._block
         space = self._store.space
-        count, reserved = space.reserve([-(-nbytes // block) * block for *_, nbytes in wanted], deadline)
+        count, reserved = space.reserve([-(-one.nbytes // block) * block for one in wanted], deadline)
         batch = _Batch(replace, deadline, rejected=len(wanted) - count)
         try:
-            for index, key, page, nbytes in wanted[:count]:
-                outcomes[index] = self._write_one(key, page, nbytes, batch)
+            for one in wanted[:count]:
+                outcomes[one.position] = self._write_one(one, batch)
             if self._sync_directories:
-                self._sync_places([keys[index] for index, *_ in wanted[:count] if outcomes[index]])
+                self._sync_places([one.key for one in wanted[:count] if outcomes[one.position]])
         finally:
             space.settle(reserved, batch.added, batch.files)
             self._store.counters.add(bytes_written=batch.moved, rejected=batch.rejected)
@@ -76,11 +91,10 @@ class Publisher:
                 space.make_room(0, deadline, at_least=reserved)
         return outcomes
 
-    def _is_there(self, key: str) -> bool:
-        """Whether the key is stored; its use is noted, since whoever offers it again has just computed it."""
+    def _is_there(self, path: str) -> bool:
+        """Whether the page is stored; its use is noted, since whoever offers it again has just computed it."""
         directory = self._store.directory
-        path = directory.find(key)
-        if path is None or not os.access(path, os.F_OK, dir_fd=directory.fd, follow_symlinks=False):
+        if not os.access(path, os.F_OK, dir_fd=directory.fd, follow_symlinks=False):
             return False
         try:
             status = os.stat(path, dir_fd=directory.fd, follow_symlinks=False)
@@ -90,14 +104,14 @@ class Publisher:
             self._store.touch(path)
         return True
 
-    def _write_one(self, key: str, page: Page, nbytes: int, batch: _Batch) -> Outcome:
+    def _write_one(self, one: _Wanted, batch: _Batch) -> Outcome:
         if batch.full:
             batch.rejected += 1
             return Outcome.REJECTED
         if batch.deadline is not None and time.monotonic() > batch.deadline:
             return Outcome.TIMEOUT
         try:
-            return self._write_and_publish(key, page, nbytes, batch)
+            return self._write_and_publish(one, batch)
         except LockTimeout:
             return Outcome.TIMEOUT
         except OSError as error:
@@ -109,43 +123,44 @@ class Publisher:
                 self._store.counters.note(error)
             return outcome
 
-    def _write_and_publish(self, key: str, page: Page, nbytes: int, batch: _Batch) -> Outcome:
+    def _write_and_publish(self, one: _Wanted, batch: _Batch) -> Outcome:
         writer = self._store.writer
         name, fd = writer.temporary()
-        linked = False
         try:
             try:
-                self._fill(fd, page, nbytes)
-                batch.moved += nbytes
+                self._fill(fd, one.page, one.nbytes)
+                batch.moved += one.nbytes
                 if self._sync is not None:
                     self._sync(fd)
                 status = os.fstat(fd)
             finally:
                 os.close(fd)
-            if batch.replace:
-                self._store.space.replace(name, self._store.directory.make(key), batch.deadline)
-                linked = True
-            elif not self._link(name, key):
-                return Outcome.EXISTS
-        finally:
-            if not linked:
-                writer.remove(name)
+            published = self._publish(name, one, batch)
+        except BaseException:
+            writer.remove(name)
+            raise
+        if not batch.replace:
+            writer.remove(name)
+        if not published:
+            return Outcome.EXISTS
         batch.added += allocated(status)
         batch.files += 1
         return Outcome.STORED
 
-    def _link(self, name: str, key: str) -> bool:
-        """Give the temporary its place unless something is there; whether it got it. Raises OSError."""
+    def _publish(self, name: str, one: _Wanted, batch: _Batch) -> bool:
+        """Give the temporary its place; whether it got it. Raises OSError, LockTimeout."""
         directory = self._store.directory
-        path = directory.find(key) or directory.make(key)
         try:
-            return self._link_to(name, path)
+            return self._place(name, one.path or directory.make(one.key), batch)
         except FileNotFoundError:
             # Another process cleared the namespace and took the directory with it.
-            directory.forget(key.partition("/")[0])
-            return self._link_to(name, directory.make(key))
+            directory.forget(one.key.partition("/")[0])
+            return self._place(name, directory.make(one.key), batch)
 
-    def _link_to(self, name: str, path: str) -> bool:
+    def _place(self, name: str, path: str, batch: _Batch) -> bool:
+        if batch.replace:
+            self._store.space.replace(name, path, batch.deadline)
+            return True
         source, target = self._store.writer.fd, self._store.directory.fd
         try:
             os.link(name, path, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
