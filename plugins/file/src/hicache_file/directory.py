@@ -12,7 +12,8 @@ import stat
 from contextlib import suppress
 
 from hicache_core.errors import OpenError, OptionError
-from hicache_file.names import LEAF_COUNT, LEAVES, legal_key, locate
+from hicache_core.types import MAX_KEY_LENGTH
+from hicache_file.names import LEAF_COUNT, LEAVES, leaf_of, legal_key, locate, plain_name
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -32,6 +33,16 @@ class Directory:
 
     def find(self, key: str) -> str | None:
         """Path of the key's file, or None where the key is illegal or its directory is not there."""
+        namespace, _, rest = key.partition("/")
+        leaves = self._leaves.get(namespace)
+        # What nearly every key comes to: a namespace that was seen before, and a rest that is the file's name.
+        if leaves is not None and plain_name(rest) and len(key) <= MAX_KEY_LENGTH:
+            prefix = leaves[leaf_of(rest)]
+            if prefix:
+                return prefix + rest
+        return self._look(key)
+
+    def _look(self, key: str) -> str | None:
         if not legal_key(key):
             return None
         namespace, number, name = locate(key)

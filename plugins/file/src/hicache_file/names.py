@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from zlib import crc32
 
-from hicache_core.types import KEY_PATTERN, MAX_KEY_LENGTH
+from hicache_core.types import KEY_PATTERN
 
 CONTROL = "+hicache"
 """Directory of our own records beside the namespaces; no namespace can have this name."""
@@ -24,16 +24,15 @@ _LEAF_NUMBERS = {name: number for number, name in enumerate(LEAVES)}
 _LEAF_MASK = LEAF_COUNT - 1
 _SLASH = "+"
 
-# Nearly every key is two segments that do not start with a dot; without the general pattern's lookahead the check
-# costs a third.
-_common_key = re.compile(r"[0-9a-z_-][0-9a-z._-]*/[0-9a-z_-][0-9a-z._-]*").fullmatch
+plain_name = re.compile(r"[0-9a-z_-][0-9a-z._-]*").fullmatch
+"""Matches the rest of nearly every key: one segment that does not start with a dot. It is the file's name as it is."""
 _any_key = KEY_PATTERN.fullmatch
 _namespace = re.compile(r"[0-9a-z._-]{1,200}").fullmatch
 
 
 def legal_key(key: str) -> bool:
     """Whether the contract allows this key."""
-    return (len(key) <= MAX_KEY_LENGTH and _common_key(key) is not None) or _any_key(key) is not None
+    return _any_key(key) is not None
 
 
 def legal_namespace(name: str) -> bool:
@@ -41,11 +40,16 @@ def legal_namespace(name: str) -> bool:
     return name not in (".", "..") and _namespace(name) is not None
 
 
+def leaf_of(name: str) -> int:
+    """Number of the leaf directory of a file name."""
+    return crc32(name.encode()) & _LEAF_MASK
+
+
 def locate(key: str) -> tuple[str, int, str]:
     """(namespace, leaf number, file name) of a legal key."""
     namespace, _, rest = key.partition("/")
     name = rest.replace("/", _SLASH) or _SLASH
-    return namespace, crc32(name.encode()) & _LEAF_MASK, name
+    return namespace, leaf_of(name), name
 
 
 def relative_path(key: str) -> str:
