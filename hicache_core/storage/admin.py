@@ -128,26 +128,27 @@ class Administration:
         if again:
             self._closed.wait(timeout)
             return self._report
-        deadline = wall() + timeout
+        deadline, half = wall() + timeout, wall() + timeout / 2
         io = (parts.read_group, parts.write_group)
         for group in io:
             group.close()
         # a store that holds calls may let them go when it is closed, so half of the time is kept for that
-        calm = False not in [group.join(wall() + timeout / 2) for group in io]
+        calm = False not in [group.drain(half) for group in io]
         if not calm:
             for group in io:
                 group.give_up_running()
         errors: list[str] = []
-        finished = self._closing_call(calm, errors, deadline)
+        finished = self._closing_call(calm, errors, (half + deadline) / 2)
+        if not finished and parts.admin_group.give_up_running():  # another admin call was in the way
+            finished = self._closing_call(calm, errors, deadline)
         parts.admin_group.close()
         if not finished:
-            parts.admin_group.give_up_running()
             errors.append(f"close did not return within {timeout} s")
         for group in parts.groups:
             group.join(deadline)
         parts.keeper.close(max(deadline, wall() + 1.0))
         parts.pools.clear()
-        self._report = CloseReport(sum(len(group.threads) for group in parts.groups), errors)
+        self._report = CloseReport(sum(group.running for group in parts.groups), errors)
         self._closed.set()
         return self._report
 

@@ -128,6 +128,21 @@ class WorkerGroup:
         for _ in range(alive):
             self._queue.put(None)
 
+    def drain(self, deadline: float) -> bool:
+        """Wait for the workers of a closed group, but for those whose call was abandoned; True where none is left."""
+        here = threading.current_thread()  # a callback of a handle may close the session
+        while True:
+            wanted = [
+                worker.thread
+                for worker in list(self._workers)
+                if worker.thread not in (None, here) and (worker.call is None or not worker.call.abandoned)
+            ]
+            left = deadline - wall()
+            if not wanted or left <= 0:
+                return not self._workers
+            if wanted[0] is not None:
+                wanted[0].join(min(left, _LOOK_AGAIN))  # its call may be abandoned meanwhile
+
     def join(self, deadline: float) -> bool:
         """Wait for every worker to end, to `deadline` on time.monotonic() at most; True where all have."""
         for thread in self.threads:
