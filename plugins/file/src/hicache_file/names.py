@@ -25,7 +25,7 @@ _LEAF_MASK = LEAF_COUNT - 1
 _SLASH = "+"
 
 plain_name = re.compile(r"[0-9a-z_-][0-9a-z._-]*").fullmatch
-"""Matches the rest of nearly every key: one segment that does not start with a dot. It is the file's name as it is."""
+"""Matches the rest of nearly every key: one segment that does not start with a dot. It is the file's name."""
 _any_key = KEY_PATTERN.fullmatch
 _namespace = re.compile(r"[0-9a-z._-]{1,200}").fullmatch
 
