@@ -46,9 +46,7 @@ def checked_outcomes(answer: Any, asked: int, hook: str, operation: str) -> list
     return answer
 
 
-def checked_by_pool(
-    answer: Any, transfers: Sequence[PoolTransfer], hook: str, operation: str
-) -> list[Outcome]:
+def checked_by_pool(answer: Any, transfers: Sequence[PoolTransfer], hook: str, operation: str) -> list[Outcome]:
     """The outcomes of a v2 call, pool after pool in the order of the transfers, or ContractViolation."""
     if not isinstance(answer, Mapping):
         raise ContractViolation(hook, f"answered {describe(answer)}; a dict of lists by pool was due")

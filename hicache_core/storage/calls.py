@@ -45,9 +45,7 @@ class StoreCalls:
         """`pages` outcomes; see `answers`. UNAVAILABLE where the store gave none."""
         return self.answers(call, hook, pages, issue, Outcome.UNAVAILABLE)
 
-    def answers(
-        self, call: Call, hook: str, keys: int, issue: Callable[[int, int], list[T]], lost: T
-    ) -> list[T]:
+    def answers(self, call: Call, hook: str, keys: int, issue: Callable[[int, int], list[T]], lost: T) -> list[T]:
         """One answer for each of at least one key. issue(lo, hi) makes the hook call for that part and checks it.
 
         A probe goes with one key; the others follow it if the store answered. `lost` stands for keys that got

@@ -63,9 +63,7 @@ class Defaults:
         answers = {}
         for transfer in transfers:
             pool_ctx = context_of_pool(ctx, transfer.name)
-            answers[transfer.name] = self._backend.call(
-                hook, keys=transfer.keys, pages=pool_ctx.pages, ctx=pool_ctx
-            )
+            answers[transfer.name] = self._backend.call(hook, keys=transfer.keys, pages=pool_ctx.pages, ctx=pool_ctx)
         return answers
 
     def _run_of(self, keys: Sequence[str], ctx: IoContext) -> int:

@@ -96,9 +96,11 @@ class Dispatch:
         _assert_order(manager)
         manager.frozen = True
         self._observed: dict[str, Callable[..., Any]] = {name: getattr(manager.hook, name) for name in HOOKS}
-        self._bare: dict[str, Callable[..., Any]] = {
-            name: manager.subset_hook_caller(name, list(observers)) for name in HOOKS
-        } if observers else self._observed
+        self._bare: dict[str, Callable[..., Any]] = (
+            {name: manager.subset_hook_caller(name, list(observers)) for name in HOOKS}
+            if observers
+            else self._observed
+        )
 
     def call(self, hook: str, **arguments: Any) -> Any:
         """What the backend (or the default in its place) answered. None: nobody handles this hook."""

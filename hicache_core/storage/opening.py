@@ -61,9 +61,7 @@ def open_session(
         capabilities = narrowed if isinstance(narrowed, Capabilities) else declared
         if chain.variable and not capabilities.variable_length:
             raise ConfigError(f"backend {choice.spec.name!r} opened without variable_length, which a transform needs")
-        return StorageSession(
-            _wire(choice.spec.name, opened, full, capabilities, settings, chain, observers, clock)
-        )
+        return StorageSession(_wire(choice.spec.name, opened, full, capabilities, settings, chain, observers, clock))
     except BaseException:
         opened.close()  # type: ignore[attr-defined]  # a required hook, checked by open_backend
         raise
@@ -114,9 +112,7 @@ def _wire(
     io = (Direction.READ, Direction.WRITE)
     calls = {d: StoreCalls(breakers[d], ledger) for d in io}
     rings = {d: SealRing(counts[d] + REPLACEMENTS, identity.seal_stride) for d in io} if sealer else {}
-    stagings = {
-        d: _staging(dispatch, counts[d] + REPLACEMENTS, settings, capabilities, registers) for d in io
-    }
+    stagings = {d: _staging(dispatch, counts[d] + REPLACEMENTS, settings, capabilities, registers) for d in io}
     for ring in rings.values():
         if registers:
             _register(dispatch, name, ring.memory)

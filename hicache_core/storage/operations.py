@@ -329,7 +329,6 @@ def _check_transfers(transfers: Sequence[PoolTransfer]) -> None:
         raise MisuseError(f"more than one transfer for a pool in one call: {', '.join(map(str, names))}")
 
 
-
 def _by_pool(
     transfers: Sequence[PoolTransfer], without_bytes: Outcome
 ) -> Callable[[list[Outcome]], dict[PoolName, list[Outcome]]]:

@@ -106,5 +106,3 @@ class Parts:
             recent_errors=self.ledger.recent_errors,
             problems=problems,
         )
-
-

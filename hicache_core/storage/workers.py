@@ -53,9 +53,7 @@ class _Worker:
 class WorkerGroup:
     """The workers of one direction and their queue. Threads start with the first call."""
 
-    def __init__(
-        self, direction: Direction, count: int, breaker: Breaker, ledger: StorageLedger, name: str
-    ) -> None:
+    def __init__(self, direction: Direction, count: int, breaker: Breaker, ledger: StorageLedger, name: str) -> None:
         self.direction, self.count, self.breaker = direction, count, breaker
         self._ledger, self._name = ledger, name
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()

@@ -85,8 +85,6 @@ class Deflate(Xor):
         return outcomes
 
 
-
-
 def variable(kit: Any) -> Any:
     from hicache_core.storage.memory import MemoryBackend, MemoryStore
 
