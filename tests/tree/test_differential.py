@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from hicache_core.errors import MisuseError
 from hicache_core.tree import HostLock, Node, RadixTree, StorageState, TreeKey, find_policy, policy_names
 from hicache_core.tree.base import is_device_leaf, is_host_leaf
 from hicache_core.tree.naive import NaiveTree
 
 PAGE = 2
-sequences = st.lists(st.integers(0, 2), max_size=6).map(lambda pages: [id_ for p in pages for id_ in (p, p)])
-namespaces = st.sampled_from([{}, {"extra_key": "lora"}])
+NAMESPACES = ({}, {}, {}, {"extra_key": "lora"})
+
+
+def sequence(number: int) -> list[int]:
+    """One of the 127 sequences of 0 … 6 pages over two kinds of page: few, so that they meet often."""
+    return [int(bit) for bit in f"{number + 1:b}"[1:] for _ in range(PAGE)]
+
+
+sequences = st.integers(0, 126).map(sequence)
+namespaces = st.sampled_from(NAMESPACES)
 seeds = st.integers(0, 10_000)
+holds_something = precondition(lambda self: self.tree.node_count)
 
 
 class Pool:
@@ -111,6 +123,7 @@ class TwinMachine(RuleBasedStateMachine):
         assert ours.duplicates.tolist() == duplicates
         self.host.free(duplicates)
 
+    @holds_something
     @rule(seed=seeds)
     def hash_a_node(self, seed: int) -> None:
         node = self.pick(seed)
@@ -121,6 +134,7 @@ class TwinMachine(RuleBasedStateMachine):
 
     # locks
 
+    @holds_something
     @rule(seed=seeds)
     def lock(self, seed: int) -> None:
         node = self.pick(seed)
@@ -136,6 +150,7 @@ class TwinMachine(RuleBasedStateMachine):
         self.naive.dec_lock(self.tree.key_of(node))
         self.tree.dec_lock(node)
 
+    @holds_something
     @rule(seed=seeds)
     def host_lock(self, seed: int) -> None:
         node = self.pick(seed)
@@ -153,6 +168,7 @@ class TwinMachine(RuleBasedStateMachine):
 
     # copies between the tiers
 
+    @holds_something
     @rule(seed=seeds)
     def begin_write(self, seed: int) -> None:
         node = self.pick(seed)
@@ -181,6 +197,7 @@ class TwinMachine(RuleBasedStateMachine):
             self.host.free(spare)
         assert not slots
 
+    @holds_something
     @rule(seed=seeds)
     def begin_load(self, seed: int) -> None:
         node = self.pick(seed)
@@ -211,6 +228,7 @@ class TwinMachine(RuleBasedStateMachine):
 
     # eviction
 
+    @holds_something
     @rule(pages=st.integers(1, 6), spare=st.integers(0, 3), relock=st.booleans())
     def evict_device(self, pages: int, spare: int, relock: bool) -> None:
         freed, spared = 0, set()
@@ -244,6 +262,7 @@ class TwinMachine(RuleBasedStateMachine):
             if freed >= pages:
                 break
 
+    @holds_something
     @rule(pages=st.integers(1, 6))
     def evict_host(self, pages: int) -> None:
         freed = 0
@@ -258,6 +277,7 @@ class TwinMachine(RuleBasedStateMachine):
             if freed >= pages:
                 break
 
+    @holds_something
     @rule(seed=seeds)
     def release_host(self, seed: int) -> None:
         node = self.pick(
@@ -269,6 +289,7 @@ class TwinMachine(RuleBasedStateMachine):
             assert self.naive.release_host(end, node.pages) == slots
             self.host.free(slots)
 
+    @holds_something
     @rule(seed=seeds, state=st.sampled_from(StorageState))
     def storage_state(self, seed: int, state: StorageState) -> None:
         node = self.pick(seed)
@@ -277,11 +298,14 @@ class TwinMachine(RuleBasedStateMachine):
             for page in self.spans([node]):
                 self.naive.pages[page].storage_state = state
 
-    @rule(force=st.booleans(), rare=st.integers(0, 9))
-    def reset(self, force: bool, rare: int) -> None:
-        if rare or ((self.locks or self.host_locks or self.writes or self.loads) and not force):
-            return
-        freed = self.tree.reset(force=force)
+    @precondition(lambda self: self.tree.node_count > 6)
+    @rule()
+    def reset(self) -> None:
+        held = any(node.lock_ref or node.host_lock_ref for node in self.tree.walk())
+        if held:
+            with pytest.raises(MisuseError):
+                self.tree.reset()
+        freed = self.tree.reset(force=held)
         device, host = self.naive.reset()
         assert sorted(freed.device.tolist()) == sorted(device)
         assert sorted(freed.host.tolist()) == sorted(host)
@@ -325,9 +349,63 @@ class TwinMachine(RuleBasedStateMachine):
 
 TestTwins = TwinMachine.TestCase
 TestTwins.settings = settings(
-    max_examples=150,
+    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+WEIGHTS = {
+    "match": 6,
+    "insert": 8,
+    "insert_host": 4,
+    "hash_a_node": 1,
+    "lock": 2,
+    "unlock": 3,
+    "host_lock": 2,
+    "host_unlock": 3,
+    "begin_write": 5,
+    "end_write": 5,
+    "begin_load": 4,
+    "end_load": 4,
+    "evict_device": 3,
+    "evict_host": 2,
+    "release_host": 1,
+    "storage_state": 1,
+}
+
+
+def step(machine: TwinMachine, name: str, rng: random.Random) -> None:
+    """One operation with random arguments."""
+    if name.startswith(("unlock", "host_unlock", "end_")):
+        held = {"unlock": "locks", "host_unlock": "host_locks", "end_write": "writes", "end_load": "loads"}[name]
+        if not getattr(machine, held):
+            return
+    seed, where = rng.randrange(10_000), {"tokens": sequence(rng.randrange(127)), "namespace": rng.choice(NAMESPACES)}
+    arguments: dict[str, dict[str, Any]] = {
+        "match": {**where, "touch": rng.random() < 0.8},
+        "insert": {**where, "priority": rng.randrange(3), "reuse": rng.random() < 0.5, "count": rng.random() < 0.8},
+        "insert_host": {**where, "start": rng.choice((0, 0, 1, 3)), "hashed": rng.random() < 0.5},
+        "end_write": {"seed": seed, "good": rng.random() < 0.8},
+        "end_load": {"seed": seed, "good": rng.random() < 0.8},
+        "evict_device": {"pages": rng.randrange(1, 7), "spare": rng.choice((0, 0, 1)), "relock": rng.random() < 0.5},
+        "evict_host": {"pages": rng.randrange(1, 7)},
+        "storage_state": {"seed": seed, "state": rng.choice(list(StorageState))},
+    }
+    getattr(machine, name)(**arguments.get(name, {"seed": seed}))
+
+
+@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize("seed", range(3))
+def test_long_walks(policy: str, seed: int) -> None:
+    """The same machine, deeper: Hypothesis keeps its runs short."""
+    machine, rng = TwinMachine(), random.Random(f"{policy}{seed}")
+    machine.start(policy=policy)
+    for count in range(400):
+        step(machine, rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0], rng)
+        machine.whole()
+        machine.same()
+        machine.no_slot_is_lost()
+        if count == 300:
+            machine.reset()

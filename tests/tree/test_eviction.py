@@ -64,6 +64,18 @@ def test_a_match_is_a_use() -> None:
     assert drain(mru) == [2, 3, 1]
 
 
+def test_a_match_is_a_use_of_host_leaves_too() -> None:
+    for policy, order in (("lru", [1, 3, 2]), ("mru", [2, 3, 1])):
+        tree = RadixTree(PAGE, eviction=policy)
+        for page in (1, 2, 3):
+            tree.insert_host(tokens(page), [page])
+        tree.match_prefix(tokens(2))
+        victims = []
+        for node in tree.host_victims():
+            victims += tree.drop_host(node).tolist()
+        assert victims == order
+
+
 def test_parents_follow_their_children() -> None:
     tree = RadixTree(PAGE)
     tree.insert(tokens(1, 2), [0, 1])

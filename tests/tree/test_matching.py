@@ -140,6 +140,14 @@ def test_match_without_touch_is_not_a_use() -> None:
     assert node.last_access > before
 
 
+def test_a_match_touches_host_pages_too() -> None:
+    tree = tree_with((1,))
+    node = tree.insert_host(tokens(1, 2), [7], start_page=1).last_node
+    before = node.last_access
+    tree.match_prefix(tokens(1, 2))
+    assert node.last_access > before
+
+
 def test_the_answer_is_a_snapshot_that_cannot_be_written() -> None:
     tree = tree_with((1, 2, 3))
     match = tree.match_prefix(tokens(1, 2, 3))
