@@ -61,12 +61,9 @@ class Engine:
             try:
                 for layer in range(LAYERS):
                     cache.wait_layer(producer, layer)
-            except TransferError:
-                cache.drain(BOUND)
-            cache.check_hicache_events()
-            if not request.load_failed:
                 break
-            cache.abandon(request)
+            except TransferError:
+                cache.abandon(request)
         self.compare(request, request.prefix_pages)
 
     def compare(self, request: Request, pages: int) -> None:
