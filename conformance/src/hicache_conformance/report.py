@@ -45,6 +45,8 @@ class Report:
     fake: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     results: list[CaseResult] = field(default_factory=list)
+    expected: Mapping[str, int] = field(default_factory=dict)
+    """Cases of each level in the catalogue: a level of which fewer were run is not earned."""
 
     @property
     def cases(self) -> list[CaseResult]:
@@ -70,7 +72,9 @@ class Report:
     def _mark(self, level: str) -> str:
         if level in self.not_declared:
             return "not_declared"
-        return mark(r.outcome for r in self.cases if r.level == level)
+        earned = mark(r.outcome for r in self.cases if r.level == level)
+        complete = sum(r.level == level for r in self.results) >= self.expected.get(level, 1)
+        return earned if complete or earned == "fail" else "partial"
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form: backend, versions, levels, cases, seed, counts of every outcome."""

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,6 +71,7 @@ def describe(target: Target, *, seed: int, levels: tuple[str, ...]) -> Report:
         not_declared=tuple(level for level in levels if undeclared(level, resolved)),
         fake=resolved.spec.fake,
         options=redact(resolved.options),
+        expected=Counter(case.level for case in catalogue(levels)),
     )
 
 

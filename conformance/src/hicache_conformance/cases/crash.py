@@ -79,7 +79,7 @@ def no_torn_page_is_readable_after_kill_9(h: Harness) -> None:
     shape = h.shape(4, 64 << 10)
     witness = h.open()
     for turn in range(_KILLS):
-        keys = h.keys(64, start=1000 * turn)
+        keys = h.keys(32, start=1000 * turn)
         done = _kill_in_a_set(h, agent, keys, shape)
         store = h.open()
         for key in keys:
@@ -102,13 +102,13 @@ def _kill_in_a_set(
     version: int = 0,
 ) -> set[str]:
     """Start a writer, kill it somewhere, and say which keys it had acknowledged."""
-    batch = h.rng.choice((1, 2, 8))
-    agent.order("set", keys, shape, batch=batch, again=replace, replace=replace, version=version)
+    batch = h.rng.choice((1, 2, 4))
+    agent.order("set", keys, shape, batch=batch, again=replace, replace=replace, version=version, stay=True)
     pid = agent.until("opened")["pid"]
-    for _ in range(h.rng.randrange(1, 64 // batch)):
+    for _ in range(h.rng.randrange(max(1, len(keys) // batch)) + 1):
         agent.until("begin")
-    for _ in range(h.rng.randrange(40_000)):
-        pass  # not a wait: it only moves the point at which the signal arrives
+    for _ in range(int(10 ** h.rng.uniform(2.5, 6.3))):
+        pass  # not a wait: it only moves the point at which the signal arrives, from microseconds to tens of ms
     agent.kill(pid)
     # What had been acknowledged before the kill may still be on its way to us: it counts too.
     return {
@@ -164,7 +164,7 @@ def what_killed_writers_leave_does_not_grow(h: Harness) -> None:
     shape = h.shape(4, 64 << 10)
     early = late = 0
     for turn in range(_KILLS):
-        keys = h.keys(64, start=1000 * turn)
+        keys = h.keys(16, start=1000 * turn)
         _kill_in_a_set(h, agent, keys, shape)
         store = h.open()
         door = h.back_door(store.backend)
