@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from hicache_core.errors import OpenError, OptionError
 from hicache_file.account import Account
 from hicache_file.directory import FILE_MODE, Directory, open_directory
+from hicache_file.errors import FULL
 from hicache_file.locks import LockTimeout, RemovalLock
 from hicache_file.names import CONTROL
 from hicache_file.options import DIRECT_ALIGNMENT, FileOptions, capabilities
@@ -47,9 +48,10 @@ def open_store(options: FileOptions, *, inspecting: bool = False) -> Store:
         except OpenError:
             raise
         except OSError as error:
+            mend = "free some space" if error.errno in FULL else "give it to the user that runs the engine"
             raise OpenError(
-                f"root {directory.path} cannot be used by this user ({error.strerror}: {error.filename}); give it to "
-                "the user that runs the engine, or name another root"
+                f"root {directory.path} cannot be used by this user ({error.strerror}: {error.filename}); {mend}, or "
+                "name another root"
             ) from error
         undo.pop_all()
         block = max(512, os.fstatvfs(directory.fd).f_frsize)

@@ -100,8 +100,7 @@ class Publisher:
             status = os.stat(path, dir_fd=directory.fd, follow_symlinks=False)
         except OSError:
             return False
-        if time.time_ns() - status.st_mtime_ns >= self._store.touch_ns:
-            self._store.touch(path)
+        self._store.note_use(path, status.st_mtime_ns, time.time_ns())
         return True
 
     def _write_one(self, one: _Wanted, batch: _Batch) -> Outcome:

@@ -62,8 +62,7 @@ class Reader:
             done = self._fill(fd, page, nbytes)
             if done != nbytes:
                 return Outcome.CORRUPT, done
-            if now_ns - status.st_mtime_ns >= self._store.touch_ns:
-                self._store.touch(fd)
+            self._store.note_use(fd, status.st_mtime_ns, now_ns)
         finally:
             os.close(fd)
         return Outcome.HIT, nbytes

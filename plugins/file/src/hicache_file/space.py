@@ -20,7 +20,7 @@ from hicache_file.directory import Directory
 from hicache_file.locks import LockTimeout, RemovalLock
 from hicache_file.stats import Counters
 from hicache_file.victims import Victims
-from hicache_file.walk import Stored, all_pages, allocated
+from hicache_file.walk import Stored, all_pages, allocated, leaves, pages
 from hicache_file.writer import Swept, Writer
 
 
@@ -139,14 +139,18 @@ class Space:
 
     def clear(self, namespace: str) -> int:
         """Remove every page of a namespace; how many there were. Raises LockTimeout."""
-        with self._removal.held(None), Debit(self._account) as debit:
-            for page in all_pages(self._directory, namespace):
-                try:
-                    self._unlink(page.path, debit)
-                except OSError:
-                    self._counters.add(skipped=1)
-            self._directory.remove_empty(namespace)
-            return debit.files
+        count = 0
+        for leaf in leaves(self._directory, namespace):
+            # One leaf at a time, so that whoever needs room meanwhile does not wait for all of them.
+            with self._removal.held(), Debit(self._account) as debit:
+                for page in pages(self._directory, namespace, leaf):
+                    try:
+                        self._unlink(page.path, debit)
+                    except OSError:
+                        self._counters.add(skipped=1)
+            count += debit.files
+        self._directory.remove_empty(namespace)
+        return count
 
     # -- counting ------------------------------------------------------------------------------------------------
 

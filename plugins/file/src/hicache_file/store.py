@@ -32,8 +32,11 @@ class Store:
     touch_ns: float
     """Age from which a use renews a page's time stamp, in nanoseconds."""
 
-    def touch(self, page: int | str) -> None:
-        """Remember the use of a page (descriptor, or path under the root) where the next process finds it."""
+    def note_use(self, page: int | str, mtime_ns: int, now_ns: int) -> None:
+        """Renew the time stamp of a page (descriptor, or path under the root) unless it is recent."""
+        # A time stamp from the future (a clock was set back) would keep a page for ever.
+        if -self.touch_ns < now_ns - mtime_ns < self.touch_ns:
+            return
         try:
             if isinstance(page, int):
                 os.utime(page)
