@@ -26,7 +26,7 @@ class Agent:
                 "needs another process: name an installed backend, or give Target(spec_ref='module:attribute')"
             )
         setup = {
-            "backend": h.target.name,
+            "backend": h.target.backend if isinstance(h.target.backend, str) else None,
             "spec_ref": h.target.spec_ref,
             "options": dict(h.resolved.given),
             "strict": h.target.strict,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Target:
     """A backend to prove.
 
-    backend: the name of an installed one, or a `BackendSpec`. options: as in a config file. strict: False where the
+    backend: the name of an installed one, a URL, or a `BackendSpec`. options: as in a config file. strict: False where the
     options are strings from a command line.
     spec_ref: `module:attribute` of a spec given as an object, so that child processes can open it too.
     back_door: (backend object, options struct) -> BackDoor, where none is registered.
@@ -38,7 +38,7 @@ class Target:
     @property
     def name(self) -> str:
         """The backend's name."""
-        return self.backend if isinstance(self.backend, str) else self.backend.name
+        return self.backend.partition("://")[0] if isinstance(self.backend, str) else self.backend.name
 
     @property
     def kit(self) -> StoreKit | None:
@@ -51,7 +51,8 @@ class Target:
         Raises ConfigError (with the nearest name) for an unknown backend or option.
         """
         kit = self.kit
-        made = kit.throwaway(directory) if kit is not None and not self.options else {}
+        bare = not self.options and "://" not in str(self.backend)
+        made = kit.throwaway(directory) if kit is not None and bare else {}
         options = {**made, **self.options}
         if isinstance(self.backend, str):
             choice = choose_backend(self.backend, options, strict=self.strict)
