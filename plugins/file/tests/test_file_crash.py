@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from hicache_file.account import Debit
 
-from hicache_core.types import Outcome
+from hicache_core.types import IoContext, Outcome
 
 KILL_WRITER = Path(__file__).with_name("kill_writer.py")
 
@@ -90,7 +91,21 @@ def test_pages_of_a_dead_process_are_there(root, open_store):
     assert subprocess.run([sys.executable, "-c", code, str(root)], check=False).returncode == 9
     store = open_store()
     page = bytearray(4)
-    from hicache_core.types import IoContext
-
     assert store.backend.batch_get(["ns/a"], [[memoryview(page)]], IoContext()) == [Outcome.HIT]
     assert page == b"kept"
+
+
+def test_a_process_that_dies_between_removing_and_noting_it_is_found_out(open_store, monkeypatch):
+    store = open_store()
+    store.set(*[store.key(n) for n in range(10)])
+    debit = Debit(store.backend._store.account)
+    debit.__enter__()  # and dies here, with four pages gone
+    for number in range(4):
+        store.path(store.key(number)).unlink()
+    other = open_store(max_size=1 << 30)
+    assert other.backend.stats().files == 6
+    assert other.backend.stats().exact
+    debit.__enter__()
+    other.delete(other.key(9))
+    assert other.backend._store.space.totals().dirty, "whoever removes next sees that the one before never ended"
+    assert other.backend.stats().files == 5

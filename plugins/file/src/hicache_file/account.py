@@ -40,6 +40,13 @@ class Totals:
     """Pages that were ever removed (evicted, deleted, cleared)."""
     dirty: bool = False
     """Whether the numbers may be wrong, since a process died at work; the next scan mends them."""
+    removing: bool = False
+    """Whether whoever holds the removal lock has removed pages that are still on the account."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the account equals a scan, but for what is being written now."""
+        return not self.dirty and not self.removing
 
 
 class Account:
@@ -76,18 +83,18 @@ class Account:
 
 
 class Debit:
-    """Takes removed pages off the account; the account counts as dirty until that is done."""
+    """Takes removed pages off the account. Used inside the removal lock."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
-        self._was_dirty = False
         self.bytes = 0
         self.files = 0
 
     def __enter__(self) -> Debit:
         with self._account.locked() as totals:
-            self._was_dirty = totals.dirty
-            totals.dirty = True
+            # Whoever held the removal lock before us and died in here left the account too high.
+            totals.dirty = totals.dirty or totals.removing
+            totals.removing = True
         return self
 
     def add(self, nbytes: int) -> None:
@@ -100,7 +107,7 @@ class Debit:
             totals.used -= self.bytes
             totals.files -= self.files
             totals.removed += self.files
-            totals.dirty = self._was_dirty
+            totals.removing = False
 
 
 def encode(totals: Totals) -> bytes:
@@ -108,7 +115,7 @@ def encode(totals: Totals) -> bytes:
     fields = _FIELDS.pack(
         _MAGIC,
         _VERSION,
-        int(totals.dirty),
+        totals.dirty | totals.removing << 1,
         totals.used,
         totals.files,
         totals.reserved,
@@ -122,9 +129,9 @@ def decode(raw: bytes) -> Totals | None:
     """The stored account, or None where it is missing or damaged. Raises OpenError for a later version."""
     if len(raw) < _SIZE or _CHECK.unpack_from(raw, _FIELDS.size)[0] != crc32(raw[: _FIELDS.size]):
         return None
-    magic, version, dirty, used, files, reserved, settled, removed = _FIELDS.unpack_from(raw)
+    magic, version, flags, used, files, reserved, settled, removed = _FIELDS.unpack_from(raw)
     if magic != _MAGIC:
         return None
     if version != _VERSION:
         raise OpenError(f"a later hicache-file wrote this store (layout {version}, ours {_VERSION}); upgrade")
-    return Totals(used, files, reserved, settled, removed, bool(dirty))
+    return Totals(used, files, reserved, settled, removed, bool(flags & 1), bool(flags & 2))

@@ -89,9 +89,9 @@ def _control_file(directory: Directory, name: str) -> int:
 
 def _take_stock(space: Space) -> None:
     """Clean up after the dead. Alone in the root, believe the account only where nothing depends on it."""
-    damaged = space.totals().dirty
+    damaged = not space.totals().exact
     swept = space.sweep()
-    if swept.alive:
+    if swept.alive and not damaged:
         return
     if damaged or space.limits.any:
         try:

@@ -283,8 +283,9 @@ class Space:
             # low, nor is an account that is not dirty, and where we were not alone the lower of the two is nearer.
             found = self._victims.total_bytes + totals.used - before.used
             alone = totals.settled == before.settled and not before.reserved and not totals.reserved
-            if alone or before.dirty or found < totals.used:
+            if alone or not before.exact or found < totals.used:
                 totals.files += self._victims.total_files - before.files
                 totals.used = found
                 totals.dirty = not alone
+            totals.removing = False
             return totals

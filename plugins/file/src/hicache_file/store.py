@@ -48,7 +48,7 @@ class Store:
     def stats(self) -> FileStats:
         """Counts of the root and of this open store."""
         totals = self.space.totals()
-        if totals.dirty and not totals.reserved:
+        if not totals.exact and not totals.reserved:
             try:
                 self.space.reconcile()
                 totals = self.space.totals()
@@ -61,7 +61,7 @@ class Store:
             max_size=limits.max_size,
             min_free_space=limits.min_free_space,
             free_bytes=self.directory.free_bytes(),
-            exact=not totals.dirty,
+            exact=totals.exact,
             bytes_read=counters.bytes_read,
             bytes_written=counters.bytes_written,
             evictions=counters.evictions,
