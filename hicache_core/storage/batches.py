@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,7 +15,12 @@ from hicache_core.types import BATCH_PAGES, Page, PoolName, Slots
 SPLIT_BYTES = 4 << 20
 """A batch is spread over workers only if each slice has that much, unless the store is latency-bound."""
 
-Buffers = Sequence[object]
+_shape = attrgetter("format", "ndim", "c_contiguous", "readonly")
+_LENT = frozenset({("B", 1, True, False)})
+_SHOWN = frozenset({("B", 1, True, True)})
+"""What byte buffers look like that need no cast: writable, and read-only."""
+
+Buffers: TypeAlias = Sequence[Any]
 """One page as a caller gives it: objects with the buffer protocol, in region order."""
 
 
@@ -68,20 +75,10 @@ def as_pages(pages: Sequence[Buffers], keys: int, *, writable: bool) -> tuple[Se
     """The pages as byte memoryviews, and their sizes. Raises MisuseError for what cannot be lent."""
     if len(pages) != keys:
         raise MisuseError(f"{keys} hashes, but {len(pages)} pages")
-    sizes = []
-    whole = True
-    for page in pages:
-        size = 0
-        for buffer in page:
-            if type(buffer) is not memoryview or buffer.format != "B" or buffer.ndim != 1 or not buffer.c_contiguous:
-                whole = False
-            elif writable and buffer.readonly:
-                raise MisuseError("a page to be read into has a read-only buffer")
-            else:
-                size += buffer.nbytes
-        sizes.append(size)
-    if whole:
-        return pages, sizes  # type: ignore[return-value]
+    flat = [buffer for page in pages for buffer in page]
+    if set(map(type, flat)) <= {memoryview} and set(map(_shape, flat)) <= (_LENT if writable else _LENT | _SHOWN):
+        sizes = [len(page[0]) if len(page) == 1 else sum(map(len, page)) for page in pages]
+        return pages, sizes
     cast = [[_as_bytes(buffer, writable) for buffer in page] for page in pages]
     return cast, [sum(map(len, page)) for page in cast]
 

@@ -126,10 +126,15 @@ class StoreCalls:
 
     def _failed(self, call: Call, hook: str, error: BaseException) -> None:
         if isinstance(error, ContractViolation):
-            self._ledger.violation(error.hook, error.text)
-            _log.warning("violation of the storage contract in %s: %s", error.hook, error.text)
+            count = self._ledger.violation(error.hook, error.text)
+            _log.log(_level(count), "%s violated the storage contract (%d): %s", error.hook, count, error.text)
         else:
-            self._ledger.exception(hook, error)
-            _log.warning("%s raised %s: %s", hook, type(error).__name__, error)
+            count = self._ledger.exception(hook, error)
+            _log.log(_level(count), "%s raised (%d) %s: %s", hook, count, type(error).__name__, error)
         if not call.abandoned:
             self.breaker.failure(f"{type(error).__name__}: {error}")
+
+
+def _level(count: int) -> int:
+    """A store that keeps failing is logged the 1st, 2nd, 4th, 8th … time; the ledger counts all of them."""
+    return logging.WARNING if count & (count - 1) == 0 else logging.DEBUG

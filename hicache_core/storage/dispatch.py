@@ -7,6 +7,7 @@ result nor make a call fail.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from hicache_core.plugin.spec import PROJECT, DataPlaneSpec, hookimpl
 from hicache_core.storage.binding import HookBinding
 from hicache_core.storage.defaults import Defaults
 from hicache_core.storage.ledger import StorageLedger
+
+_log = logging.getLogger(__name__)
 
 
 class _Manager(pluggy.PluginManager):
@@ -112,7 +115,9 @@ class Dispatch:
                 self._observed[hook](**(_copied(arguments) if self._bare is not self._observed else arguments))
             except BaseException as error:  # noqa: BLE001 - the note below tells whose it was; both are kept
                 if not notes.taken or notes.taken[-1][1] is not error:
-                    self._ledger.observer_error(hook, error)
+                    count = self._ledger.observer_error(hook, error)
+                    if count == 1:
+                        _log.warning("an observer raised in %s; the call goes on without", hook, exc_info=error)
                 if not notes.taken:  # it raised before the backend was reached
                     self._bare_call(hook, arguments)
             result, failure = notes.taken[-1]

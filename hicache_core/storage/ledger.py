@@ -60,22 +60,23 @@ class StorageLedger:
             self._events["exists_asked"] += asked
             self._events["exists_found"] += found
 
-    def violation(self, hook: str, text: str) -> None:
-        """Count a result that the contract does not allow."""
-        self._wrong(self._violations, hook, f"{hook}: violation: {text}")
+    def violation(self, hook: str, text: str) -> int:
+        """Count a result that the contract does not allow; how many of this hook there were."""
+        return self._wrong(self._violations, hook, f"{hook}: violation: {text}")
 
-    def exception(self, hook: str, cause: BaseException) -> None:
-        """Count an exception of the backend (or of a transform) and keep its cause."""
-        self._wrong(self._exceptions, hook, f"{hook}: {type(cause).__name__}: {cause}")
+    def exception(self, hook: str, cause: BaseException) -> int:
+        """Count an exception of the backend (or of a transform) and keep its cause; how many there were."""
+        return self._wrong(self._exceptions, hook, f"{hook}: {type(cause).__name__}: {cause}")
 
-    def observer_error(self, hook: str, cause: BaseException) -> None:
-        """Count an exception of an observer."""
-        self._wrong(self._observer_errors, hook, f"{hook}: observer: {type(cause).__name__}: {cause}")
+    def observer_error(self, hook: str, cause: BaseException) -> int:
+        """Count an exception of an observer; how many there were."""
+        return self._wrong(self._observer_errors, hook, f"{hook}: observer: {type(cause).__name__}: {cause}")
 
-    def _wrong(self, counter: Counter[str], hook: str, text: str) -> None:
+    def _wrong(self, counter: Counter[str], hook: str, text: str) -> int:
         with self._lock:
             counter[hook] += 1
             self._recent.append(text)
+            return counter[hook]
 
     def count(self, name: str) -> int:
         """How often an event was counted."""
