@@ -150,7 +150,14 @@ def test_options_in_a_url(tmp_path):
         choose_backend("file://var/kv")
 
 
-def test_the_plugin_is_found_and_its_module_is_light():
+def test_the_entry_points_module_is_light():
+    code = (
+        "import sys, hicache_file.plugin; print([m for m in ('torch', 'hicache_file.backend') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_plugin_is_found():
     choice = choose_backend("file", {"root": "/x", "max_size": "1GiB"})
     assert choice.options.max_size == 1 << 30
     assert choice.capabilities.durable
