@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Target:
     """A backend to prove.
 
-    backend: the name of an installed one, a URL, or a `BackendSpec`. options: as in a config file. strict: False where the
-    options are strings from a command line.
+    backend: the name of an installed one, a URL, or a `BackendSpec`. options: as in a config file. strict: False
+    where the options are strings from a command line.
     spec_ref: `module:attribute` of a spec given as an object, so that child processes can open it too.
     back_door: (backend object, options struct) -> BackDoor, where none is registered.
     xfail: case id -> the author's reason why it fails. patience: seconds after which a call counts as hung.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -9,6 +11,9 @@ from rich.text import Text
 
 from hicache_conformance.casebook import Case
 from hicache_conformance.report import OUTCOMES, CaseResult, Report
+
+_HEX = re.compile(r"[0-9a-f]{24,}")
+"""Namespaces and page hashes: a person needs their beginning, the JSON report has all of them."""
 
 _STYLE = {
     "pass": "green",
@@ -83,9 +88,10 @@ def _levels_table(report: Report) -> Table:
 
 
 def _line(result: CaseResult) -> Text:
+    reason = _HEX.sub(lambda found: f"{found[0][:8]}…", result.reason)
     return Text.assemble(
         (f"  {result.outcome:5}", _STYLE[result.outcome]),
         f" {result.level}/",
         (result.id, "bold"),
-        f": {result.reason}",
+        f": {reason}",
     )
