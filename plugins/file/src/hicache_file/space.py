@@ -8,8 +8,10 @@ scan of the tree puts it right.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ from hicache_file.stats import Counters
 from hicache_file.victims import Victims
 from hicache_file.walk import Stored, all_pages, allocated, leaves, pages
 from hicache_file.writer import Swept, Writer
+
+HOPELESS_SECONDS = 5.0
+"""After a scan that found nothing to remove, sets are rejected for so long before the tree is scanned again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class Space:
         self._victims = Victims()
         self._mine = 0
         """Bytes that this writer has reserved; changed inside the account's lock."""
+        self._hopeless_until = -math.inf
 
     # -- around a write ------------------------------------------------------------------------------------------
 
@@ -109,12 +115,16 @@ class Space:
             with self._account.locked() as totals:
                 swept = self._sweep(totals)
                 excess = max(self._excess(totals, need), min(at_least, totals.used))
+            if excess > 0 and time.monotonic() < self._hopeless_until:
+                return
             # A dead writer's reservation counts as used until the tree is counted again.
             scan, may_scan, total = swept.dead > 0, True, 0
             while excess > 0:
                 others = self._removed_by_others()
                 if scan or not self._victims or self._victims.are_stale(others):
                     if not may_scan:
+                        if not total:
+                            self._hopeless_until = time.monotonic() + HOPELESS_SECONDS
                         return
                     totals = self._look_again()
                     excess = self._excess(totals, need, evicting=total > 0)
