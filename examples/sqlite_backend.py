@@ -1,16 +1,17 @@
 """A whole storage backend: pages as rows of one SQLite file. Used by docs/guides/write-a-backend.md.
 
-    hicache conformance dynamic -o module=sqlite_backend -o class_name=SqliteBackend -o path=/tmp/pages.db
+hicache conformance dynamic -o module=sqlite_backend -o class_name=SqliteBackend -o path=/tmp/pages.db
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 
 import msgspec
 
-from hicache_core.types import Capabilities, Outcome
+from hicache_core.types import KEY_PATTERN, Capabilities, Outcome
 
 
 class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +36,7 @@ class SqliteBackend:
 
     def batch_exists(self, keys):
         for count, key in enumerate(keys):
-            if not self._query("SELECT 1 FROM page WHERE key = ?", key):
+            if not self._find("1", key):
                 return count
         return len(keys)
 
@@ -43,7 +44,7 @@ class SqliteBackend:
         return [self._get(key, page) for key, page in zip(keys, pages, strict=True)]
 
     def _get(self, key, page):
-        rows = self._query("SELECT bytes FROM page WHERE key = ?", key)
+        rows = self._find("bytes", key)
         if not rows:
             return Outcome.MISS
         stored, start = memoryview(rows[0][0]), 0
@@ -59,25 +60,39 @@ class SqliteBackend:
         return [self._set(verb, key, b"".join(page)) for key, page in zip(keys, pages, strict=True)]
 
     def _set(self, verb, key, data):
-        statement = f"{verb} INTO page VALUES (?, unixepoch('subsec'), ?)"
-        return Outcome.STORED if self._execute(statement, key, data) else Outcome.EXISTS
+        if not KEY_PATTERN.fullmatch(key):
+            return Outcome.REJECTED
+        stored = self._execute(f"{verb} INTO page VALUES (?, ?, ?)", key, time.time(), data)
+        return Outcome.STORED if stored else Outcome.EXISTS
 
     def delete(self, keys):
-        found = [self._execute("DELETE FROM page WHERE key = ?", key) for key in keys]
-        return [Outcome.HIT if count else Outcome.MISS for count in found]
+        return [self._delete(key) for key in keys]
+
+    def _delete(self, key):
+        found = self._find("1", key) and self._execute("DELETE FROM page WHERE key = ?", key)
+        return Outcome.HIT if found else Outcome.MISS
 
     def clear(self, namespace):
+        if not KEY_PATTERN.fullmatch(namespace) or "/" in namespace:
+            return 0
         return self._execute("DELETE FROM page WHERE key >= ? AND key < ?", f"{namespace}/", f"{namespace}0")
 
     def scan(self, namespace, cursor):
-        low, high = (f"{namespace}/", f"{namespace}0") if namespace else ("", "~")
-        query = "SELECT key, length(bytes), at FROM page WHERE key > ? AND key >= ? AND key < ? ORDER BY key LIMIT 1000"
+        if namespace is not None and (not KEY_PATTERN.fullmatch(namespace) or "/" in namespace):
+            return [], None
+        low, high = ("", "~") if namespace is None else (f"{namespace}/", f"{namespace}0")
+        query = (
+            "SELECT key, length(bytes), at FROM page WHERE key > ? AND key >= ? AND key < ? ORDER BY key LIMIT 1000"
+        )
         rows = self._query(query, cursor or "", low, high)
         return rows, rows[-1][0] if len(rows) == 1000 else None
 
     def close(self):
         with self.lock:
             self.db.close()
+
+    def _find(self, column, key):
+        return KEY_PATTERN.fullmatch(key) and self._query(f"SELECT {column} FROM page WHERE key = ?", key)
 
     def _query(self, statement, *values):
         with self.lock:

@@ -27,7 +27,7 @@ LAZY_DOORS = {
     ("hicache_core/cli/conformance_command.py", "hicache_conformance"),
 }
 ENGINES = {"sglang", "vllm", "lmcache"}
-TORCH_HOMES = ("pools/device/torch_", "transfer/torch_", "transfer/cuda", "adapters/")
+TORCH_HOMES = ("pools/device/torch_", "transfer/staged", "transfer/cuda", "adapters/")
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:

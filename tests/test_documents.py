@@ -1,0 +1,53 @@
+"""What the documents say is what the code does."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")])
+PAGES = [page for page in PAGES if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)]
+
+
+def test_the_reference_is_current() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs/generate_reference.py"), "--check"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    targets = [target for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in target]
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing, f"{page.name} links to {missing}"
+
+
+def test_the_readme_names_two_set_up_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    block = text.split("<!-- setup:begin -->")[1].split("<!-- setup:end -->")[0]
+    assert re.findall(r"^make .*$", block, re.MULTILINE) == ["make demo", "make test"]
+
+
+def test_coverage_names_every_requirement_once() -> None:
+    spec = ROOT.parent / "shared" / "SPEC.md"
+    if not spec.exists():
+        pytest.skip(f"the requirement table is not beside the project ({spec.name} in ../shared)")
+    wanted = re.findall(r"^\| ([A-Z]\d+) \|", spec.read_text(), re.MULTILINE)
+    told = re.findall(r"^\| ([A-Z]\d+) \|", (ROOT / "docs/coverage.md").read_text(), re.MULTILINE)
+    assert sorted(told) == sorted(wanted)
+
+
+def test_coverage_names_tests_that_exist() -> None:
+    text = (ROOT / "docs/coverage.md").read_text()
+    paths = re.findall(r"`((?:tests|plugins|conformance|engine|benchmarks|docs|examples)/[\w/.-]+)`", text)
+    assert paths, "docs/coverage.md names no test"
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    assert not missing, missing

@@ -1,0 +1,29 @@
+"""The examples do what their documentation says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+pytest.importorskip("hicache_conformance", reason="the suite is another distribution: pip install hicache-conformance")
+
+
+def test_the_example_backend_is_conformant(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "hicache_core", "conformance", "dynamic", "-o", "module=sqlite_backend",
+            "-o", "class_name=SqliteBackend", "-o", f"path={tmp_path / 'pages.db'}",
+            "--level", "core", "--json", str(report),
+        ],
+        capture_output=True, text=True, timeout=300, check=False, cwd=ROOT / "examples",
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(report.read_text())["levels"]["core"] == "pass"
