@@ -12,18 +12,41 @@ from hicache_core.controller.backup import BackupPath
 from hicache_core.controller.prefetch import PrefetchPath
 from hicache_core.controller.reasons import Reason
 from hicache_core.controller.state import State
-from hicache_core.errors import ConfigError, MisuseError
+from hicache_core.errors import ConfigError, IdentityError, MisuseError
 from hicache_core.tree.key import TreeKey
 from hicache_core.tree.node import StorageState
 
 if TYPE_CHECKING:
     from hicache_core.controller.write import WritePath
+    from hicache_core.namespace import Identity
+    from hicache_core.pools.host import HostPool
     from hicache_core.storage.session import StorageSession
 
+CLOSE_SECONDS = 1.0
+"""What a session gets to close in any case."""
 BARRIER_ASKS = 3
 """Times that a barrier sets a path going that has come to rest before L3 had it."""
 
 DetachMode = Literal["refuse", "drain"]
+
+
+def check_identity(identity: Identity, pool: HostPool) -> None:
+    """Raises IdentityError where an identity says other bytes than the pool holds: its keys would promise them."""
+    geometry = pool.geometry
+    layers, heads = (stop - start for start, stop in (identity.layers, identity.heads))
+    said = {
+        "kind": (identity.kind, geometry.kind),
+        "dtype": (identity.dtype, geometry.dtype),
+        "page_size": (identity.page_size, geometry.page_size),
+        "layers": (layers, geometry.layer_num),
+        "heads": (heads, geometry.head_num),
+        "head_dim": (identity.head_dim, geometry.head_dim),
+        "v_head_dim": (identity.v_head_dim or identity.head_dim, geometry.value_dim),
+        "layout": (identity.layout, pool.layout),
+    }
+    wrong = [f"{name} {told!r} (the pool: {held!r})" for name, (told, held) in said.items() if told != held]
+    if wrong:
+        raise IdentityError(f"the storage identity does not describe the host pool's pages: {', '.join(wrong)}")
 
 
 class Attachment:
@@ -52,6 +75,7 @@ class Attachment:
         self.check_attachable()
         state = self._state
         assert state.host_pool is not None
+        check_identity(session.identity, state.host_pool)
         session.register_host_pool(state.host_pool)
         state.session = session
         self.forget_storage()
@@ -87,7 +111,7 @@ class Attachment:
         self._backup.forget_all()
         state.session = None
         self.forget_storage()
-        report = session.close(timeout=max(0.1, deadline - time.monotonic()))
+        report = session.close(timeout=max(CLOSE_SECONDS, deadline - time.monotonic()))
         return complete and report.clean
 
     @property

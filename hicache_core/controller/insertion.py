@@ -31,6 +31,9 @@ class Insertion:
         if len(result.duplicates):
             self._state.device_pool.free(result.duplicates)
             request.slots = np.concatenate((result.device_indices, request.slots[pages:]))
+        for node in result.new_nodes:  # at most one, the end of the key
+            if node.hashes is None:
+                node.hashes = request.known_hashes(pages - node.pages, pages)
         tree.inc_lock(result.last_node)
         self._admission.unlock(request)
         request.last_node, request.inserted_pages = result.last_node, pages

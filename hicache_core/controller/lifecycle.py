@@ -135,8 +135,8 @@ class RequestLife(Wiring):
     def abandon(self, request: Request) -> None:
         """Send an admitted request back to waiting; its pages are freed. It may be prefetched and admitted again."""
         self._expect(request, RequestState.ADMITTED, failed=True)
-        if self._load.busy:  # the layer's failure is told before that of the copy
-            self._load.finish()
+        if self._load.running:  # a layer's failure is told before that of its copy
+            self._load.settle()
             self._mark_failed()
         if request.load_failed:
             self._admission.retract(request)

@@ -124,10 +124,19 @@ class LoadPath:
                     f"a load that batch {producer} shares failed: {batch.ack.error}"
                 ) from batch.ack.error
 
+    @property
+    def running(self) -> bool:
+        """Whether loads are under way."""
+        return bool(self._running)
+
     def finish(self) -> None:
-        """Wait for every load under way (and start those queued), and commit them."""
+        """Start the loads that are queued; wait for all, and commit them."""
         if self._queued:
             self._launch()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait for every load under way, and commit them."""
         while self._running:
             batch = self._running[0]
             assert batch.ack is not None

@@ -60,13 +60,13 @@ class Mailbox:
         return self._event.wait(timeout)
 
     def settle(self) -> int:
-        """Commit everything that is done on all ranks; how many. Never blocks on I/O."""
+        """Commit everything that is done on all ranks, and run what `call` left; how many. Never blocks on I/O."""
         self._event.clear()
+        ran = 0
         while self._calls:
             self._calls.popleft()()
-        if self._sync.size == 1:
-            return self._settle_alone()
-        return self._settle_together()
+            ran += 1
+        return ran + (self._settle_alone() if self._sync.size == 1 else self._settle_together())
 
     def _settle_alone(self) -> int:
         committed = 0

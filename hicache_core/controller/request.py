@@ -195,6 +195,10 @@ class Request:
             self._hashes += page_hashes(new, self.page_size, prior=prior)
         return self._hashes[:pages]
 
+    def known_hashes(self, start: int, stop: int) -> list[str] | None:
+        """Page hashes of pages start … stop - 1, None where they have not been computed."""
+        return self._hashes[start:stop] if stop <= len(self._hashes) else None
+
     def know_hashes(self, hashes: list[str]) -> None:
         """The tree knows the hashes of a prefix already: spare their computation."""
         if len(hashes) > len(self._hashes):

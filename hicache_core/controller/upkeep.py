@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections.abc import Mapping
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from hicache_core.namespace import Identity
     from hicache_core.plugin.select import BackendChoice
     from hicache_core.storage.session import StorageSession
+
+CLOSE_PAUSE = 0.05
+"""Seconds between attempts to unmap L2 while a call of L3 holds views of it."""
 
 
 class Upkeep(RequestLife):
@@ -155,7 +159,7 @@ class Upkeep(RequestLife):
             clean = state.transfer.close(max(1.0, deadline - time.monotonic())) and clean
             state.transfer = None
         if self._owns_pools and state.host_pool is not None:
-            clean = self._close_pool(state.host_pool) and clean
+            clean = self._close_pool(state.host_pool, deadline) and clean
         return clean
 
     # parts
@@ -167,13 +171,19 @@ class Upkeep(RequestLife):
         ids = np.frombuffer(key.data, "<u4")
         return key, page_hashes(ids, self.page_size, prior=chain_seed(extra_key, cache_salt))
 
-    def _close_pool(self, pool: HostPool) -> bool:
-        try:
-            pool.close()
-        except BufferError:
-            gc.collect()  # ended calls may hold views in reference cycles
+    def _close_pool(self, pool: HostPool, deadline: float) -> bool:
+        """Unmap L2; waits for calls that still hold views of it, to `deadline` on time.monotonic() at most."""
+        while True:
             try:
                 pool.close()
-            except BufferError:  # a call that has not returned holds views
+            except BufferError:
+                gc.collect()  # ended calls may hold views in reference cycles
+            else:
+                return True
+            if time.monotonic() >= deadline:
+                with contextlib.suppress(BufferError):
+                    pool.close()
+                    return True
                 return False
-        return True
+            self._state.mailbox.settle()
+            self._state.mailbox.wait(CLOSE_PAUSE)
