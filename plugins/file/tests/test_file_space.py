@@ -233,28 +233,7 @@ FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IMMUTABLE_FL = 0x80086601, 0x40086602, 0x10
 def make_immutable(path, on):
     fd = os.open(path, os.O_RDONLY)
     try:
-        flags = struct.unpack("l", fcntl.ioctl(fd, def test_where_nothing_can_be_removed_the_tree_is_not_scanned_for_every_set(open_store, monkeypatch):
-    store = open_store(max_size=4 * BLOCK)
-    store.set(*[store.key(n) for n in range(4)], value=PAGE)
-
-    def unlink(path, **where):
-        if "/" in str(path):
-            raise PermissionError(errno.EPERM, "immutable", path)
-        real(path, **where)
-
-    real = os.unlink
-    monkeypatch.setattr(os, "unlink", unlink)
-    assert store.set(store.key(4), value=PAGE) == [Outcome.REJECTED]
-    skipped = store.backend.stats().skipped
-    assert skipped >= 4
-    assert store.set(store.key(5), value=PAGE) == [Outcome.REJECTED]
-    assert store.backend.stats().skipped == skipped
-    monkeypatch.setattr(os, "unlink", real)
-    monkeypatch.setattr(store.backend._store.space, "_hopeless_until", 0.0)
-    assert store.set(store.key(5), value=PAGE) == [Outcome.STORED]
-
-
-FS_IOC_GETFLAGS, bytes(8)))[0]
+        flags = struct.unpack("l", fcntl.ioctl(fd, FS_IOC_GETFLAGS, bytes(8)))[0]
         flags = flags | FS_IMMUTABLE_FL if on else flags & ~FS_IMMUTABLE_FL
         fcntl.ioctl(fd, FS_IOC_SETFLAGS, struct.pack("l", flags))
     finally:
