@@ -11,7 +11,7 @@ import msgspec
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.types import KEY_PATTERN, BackendSpec, Capabilities, Outcome
 
-LIMIT = 32 << 20
+LIMIT = 9 << 20
 
 
 class Options(msgspec.Struct, forbid_unknown_fields=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
 import random
@@ -217,7 +216,6 @@ class Harness:
         closing.start()
         closing.join(self.patience)  # a store that hangs here has already failed its case, or fails the next
         self._drivers.clear()
-        gc.collect()
 
     def _sweep(self) -> None:
         with suppress(CaseFailed):
