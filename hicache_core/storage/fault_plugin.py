@@ -16,5 +16,4 @@ def hicache_backend() -> BackendSpec:
         options=FaultOptions,
         factory="hicache_core.storage.fault:open_fault",
         capabilities=capabilities_under,
-        fake=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from hicache_core.errors import ConfigError, HiCacheError, OpenError
 from hicache_core.namespace import Identity
 from hicache_core.plugin.select import BackendChoice, choose_backend, open_backend
 from hicache_core.seal import MAC, SEAL_BYTES, SEAL_VERSION, XXH3, Sealer, mac_key_id
+from hicache_core.storage.binding import HookBinding
 from hicache_core.storage.breaker import Breaker
 from hicache_core.storage.calls import StoreCalls
 from hicache_core.storage.damage import Damage
@@ -27,6 +29,8 @@ from hicache_core.storage.transforms import Transform, TransformChain
 from hicache_core.storage.workers import REPLACEMENTS, DeadlineKeeper, Direction, WorkerGroup
 from hicache_core.storage.writing import Writer
 from hicache_core.types import Capabilities, OpenContext
+
+_log = logging.getLogger(__name__)
 
 
 def open_session(
@@ -63,8 +67,16 @@ def open_session(
             raise ConfigError(f"backend {choice.spec.name!r} opened without variable_length, which a transform needs")
         return StorageSession(_wire(choice.spec.name, opened, full, capabilities, settings, chain, observers, clock))
     except BaseException:
-        opened.close()  # type: ignore[attr-defined]  # a required hook, checked by open_backend
+        _close_again(choice.spec.name, opened)
         raise
+
+
+def _close_again(name: str, opened: object) -> None:
+    """Close a backend whose session could not be made; the error under way is the one to be told."""
+    try:
+        HookBinding(opened).call("close")
+    except Exception:
+        _log.exception("backend %r raised when it was closed after a failed opening", name)
 
 
 def session_identity(

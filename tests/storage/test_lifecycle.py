@@ -323,3 +323,20 @@ def test_a_callback_may_close_the_session(kit: Any) -> None:
     session.submit_exists(kit.hashes(1)).add_done_callback(close)
     assert closed.wait(kit.bound)
     assert session.status().closed
+
+
+def test_a_failed_opening_tells_its_own_error_though_close_fails_too(
+    kit: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refuses(kit.Plain):  # type: ignore[name-defined, misc]
+        @hookimpl
+        def register_region(self, buffer: memoryview) -> None:
+            raise OSError("memlock limit")
+
+        @hookimpl
+        def close(self) -> None:
+            raise RuntimeError("cannot close")
+
+    with pytest.raises(OpenError, match="memlock limit"):
+        kit.open(Refuses(), Capabilities(registration="region"))
+    assert "cannot close" in caplog.text
