@@ -75,7 +75,7 @@ def _close_again(name: str, opened: object) -> None:
     """Close a backend whose session could not be made; the error under way is the one to be told."""
     try:
         HookBinding(opened).call("close")
-    except Exception:
+    except Exception:  # noqa: BLE001 - it is logged, and the first error goes on
         _log.exception("backend %r raised when it was closed after a failed opening", name)
 
 
