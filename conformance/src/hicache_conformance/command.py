@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hypothesis.configuration import set_hypothesis_home_dir
 from rich.console import Console
 
 from hicache_conformance.casebook import catalogue
@@ -44,7 +47,7 @@ def run_command(
     target = Target(name, dict(options), strict=strict_options, xfail=dict(xfail or {}))
     try:
         total = len(catalogue(chosen)) if cases is None else len(tuple(cases := tuple(cases)))
-        with ProgressView(Console(quiet=True) if quiet else console, total) as view:
+        with _tidy_hypothesis(), ProgressView(Console(quiet=True) if quiet else console, total) as view:
             report = run(
                 target, levels=chosen, cases=cases, seed=seed, on_start=view.on_start, on_result=view.on_result
             )
@@ -56,3 +59,14 @@ def run_command(
     if not quiet:
         print_report(report, console)
     return FAILED if report.failed else PASSED
+
+
+@contextmanager
+def _tidy_hypothesis() -> Iterator[None]:
+    """Hypothesis keeps notes in the current directory; a command has no business to leave any."""
+    with tempfile.TemporaryDirectory(prefix="hicache-hypothesis-") as directory:
+        set_hypothesis_home_dir(directory)
+        try:
+            yield
+        finally:
+            set_hypothesis_home_dir(None)

@@ -66,9 +66,12 @@ def print_report(report: Report, console: Console) -> None:
         for result in report.cases:
             if result.outcome == outcome and result.level not in report.not_declared:
                 console.print(_line(result))
+    beside: dict[str, list[str]] = {}
     for result in report.results:
         if result.not_applicable:
-            console.print(Text(f"  not applicable  {result.id}: {result.reason}", style="dim"))
+            beside.setdefault(result.reason, []).append(result.id)
+    for reason, ids in beside.items():
+        console.print(Text(f"  not applicable, since {reason}: {', '.join(ids)}", style="dim"))
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(Text(f"seed {report.seed}; {versions}", style="dim"))
     if report.fake:

@@ -57,7 +57,6 @@ def no_key_leads_out_of_the_root(h: Harness) -> None:
     beside.mkdir()
     h.at_end(lambda: shutil.rmtree(beside, ignore_errors=True))
     (beside / "victim").write_bytes(_VICTIM)
-    names = sorted(os.listdir(root.parent))
     keys = [*illegal_keys(h.namespace()), f"../{beside.name}/new", f"{h.namespace()}/../../{beside.name}/victim"]
     keys += [f"{beside}/new", f"{h.namespace()}/{'../' * 12}tmp/{beside.name}"]
     before = _tree(root)
@@ -69,9 +68,10 @@ def no_key_leads_out_of_the_root(h: Harness) -> None:
     h.store(store, [f"{h.namespace()}/{tail}" for tail in LEGAL_ODD_TAILS])
     for namespace in (f"../{beside.name}", str(beside), f"{h.namespace()}/../../{beside.name}"):
         store.refused("clear", namespace=namespace)
-    check_equal(sorted(os.listdir(root.parent)), names, "names beside the root")
     check_equal(_tree(beside), {str(beside / "victim"): _VICTIM}, "files beside the root")
-    check(not Path(f"/tmp/{beside.name}").exists(), "a key made a file in /tmp")
+    for place in (root.parent, Path("/tmp"), Path.cwd(), Path("/")):
+        made = [name for name in os.listdir(place) if h.namespace() in name or h.namespace(7) in name]
+        check(set(made) <= {beside.name}, f"keys made {made} in {place}")
 
 
 @case("hostile", "§4.5; users class O")

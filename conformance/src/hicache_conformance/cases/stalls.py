@@ -12,7 +12,7 @@ from hicache_conformance.sessioning import Opened, session_on
 from hicache_conformance.verdict import check, check_equal
 from hicache_core.types import Outcome
 
-_DEADLINE = 0.25
+_DEADLINE = 0.6
 """Seconds given to a call that is known to stall."""
 
 
