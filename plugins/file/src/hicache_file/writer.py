@@ -66,8 +66,10 @@ class Writer:
 
     def remove(self, name: str) -> None:
         """Remove a temporary that may be gone."""
-        with suppress(FileNotFoundError):
+        try:
             os.unlink(name, dir_fd=self.fd)
+        except FileNotFoundError:
+            pass
 
     def record(self, reserved: int) -> None:
         """Note how many bytes this writer has reserved. Call it inside the account's lock."""
