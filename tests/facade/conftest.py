@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,11 +19,13 @@ from hicache_core.hicache import HiCache
 from hicache_core.namespace import Identity
 from hicache_core.pools.device.numpy_pool import NumpyDevicePool
 from hicache_core.pools.geometry import KVGeometry
+from hicache_core.plugin.select import BackendChoice
+from hicache_core.plugin.spec import hookimpl
 from hicache_core.pools.host import HostPool, make_host_pool
 from hicache_core.storage.opening import open_session
 from hicache_core.storage.session import StorageSession
 from hicache_core.storage.settings import SessionSettings
-from hicache_core.types import Slots
+from hicache_core.types import BackendSpec, Outcome, Page, Slots
 
 PAGE = 4
 LAYERS = 2
@@ -107,7 +112,7 @@ class Engine:
 
     def check_at_rest(self) -> None:
         """Everything that must hold when nothing is under way and no request is left."""
-        assert self.cache.idle
+        assert self.cache.drain(BOUND)
         self.check()
         cache = self.cache
         assert cache.device_pool.available + cache.tree.device_pages == cache.device_pool.capacity
@@ -116,6 +121,74 @@ class Engine:
         if self.host is not None:
             held = cache.tree.host_pages + cache.status()["quarantined_pages"]
             assert self.host.available + held == self.host.capacity
+
+
+class NoOptions(msgspec.Struct, frozen=True):
+    """The gated store takes none."""
+
+
+class GatedStore:
+    """A store whose calls can be held, refused, and counted. Pages are kept as bytes, by key."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, bytes] = {}
+        self.calls: list[tuple[str, int]] = []
+        self.gates = {hook: threading.Event() for hook in ("exists", "get", "set")}
+        self.entered = {hook: threading.Semaphore(0) for hook in self.gates}
+        self.failing: set[str] = set()
+        self.failing_pages: set[str] = set()
+        self.rejecting = False
+        for gate in self.gates.values():
+            gate.set()
+
+    def hold(self, hook: str) -> None:
+        self.gates[hook].clear()
+
+    def release(self, hook: str) -> None:
+        self.gates[hook].set()
+
+    def wait_until_inside(self, hook: str) -> None:
+        assert self.entered[hook].acquire(timeout=BOUND)
+
+    def _pass(self, hook: str, count: int) -> None:
+        self.calls.append((hook, count))
+        self.entered[hook].release()
+        assert self.gates[hook].wait(BOUND), "nobody opened the gate"
+        if hook in self.failing:
+            raise OSError(f"{hook} was made to fail")
+
+    @hookimpl
+    def batch_exists(self, keys: Sequence[str]) -> int:
+        self._pass("exists", len(keys))
+        return next((i for i, key in enumerate(keys) if key not in self.pages), len(keys))
+
+    @hookimpl
+    def batch_get(self, keys: Sequence[str], pages: Sequence[Page]) -> list[Outcome]:
+        self._pass("get", len(keys))
+        outcomes = []
+        for key, page in zip(keys, pages, strict=True):
+            data, start = self.pages.get(key), 0
+            outcomes.append(Outcome.HIT if data is not None else Outcome.MISS)
+            for buffer in page if data is not None else ():
+                assert data is not None
+                buffer[:] = data[start : start + len(buffer)]
+                start += len(buffer)
+        return outcomes
+
+    @hookimpl
+    def batch_set(self, keys: Sequence[str], pages: Sequence[Page]) -> list[Outcome]:
+        self._pass("set", len(keys))
+        if any(key.split("/")[1][:64] in self.failing_pages for key in keys):
+            raise OSError("this page was made to fail")
+        if self.rejecting:
+            return [Outcome.REJECTED] * len(keys)
+        self.pages.update((key, b"".join(page)) for key, page in zip(keys, pages, strict=True))
+        return [Outcome.STORED] * len(keys)
+
+    @hookimpl
+    def close(self) -> None:
+        for gate in self.gates.values():
+            gate.set()
 
 
 def tokens_for(*pages: int) -> np.ndarray[Any, Any]:
@@ -146,8 +219,41 @@ def open_storage() -> Iterator[Callable[..., StorageSession]]:
         session.close()
 
 
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Keep injected exceptions out of captured log records, which would hold their frames and so the host pool."""
+    logger = logging.getLogger("hicache_core.storage")
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(logging.NOTSET)
+
+
 @pytest.fixture
-def make(open_storage: Any) -> Iterator[Make]:  # torn down before the stores are
+def store() -> GatedStore:
+    return GatedStore()
+
+
+@pytest.fixture
+def open_gated(store: GatedStore) -> Iterator[Callable[..., StorageSession]]:
+    """open_gated(timeout=…) -> a session over `store`; several share it."""
+    opened: list[StorageSession] = []
+
+    def build(timeout: float = BOUND, read_workers: int = 2) -> StorageSession:
+        spec = BackendSpec("gated", "a test's store", NoOptions, lambda options, ctx: store)
+        choice = BackendChoice(spec, NoOptions(), "a test")
+        settings = SessionSettings(timeout=timeout, read_workers=read_workers)
+        opened.append(open_session(choice, identity=IDENTITY, settings=settings))
+        return opened[-1]
+
+    yield build
+    for gate in store.gates.values():
+        gate.set()
+    for session in opened:
+        session.close()
+
+
+@pytest.fixture
+def make(open_storage: Any, open_gated: Any) -> Iterator[Make]:  # torn down before the stores are
     """make(device_pages=…, host_pages=…, session=…, **config) -> Engine; shut down at the end."""
     engines: list[Engine] = []
 
