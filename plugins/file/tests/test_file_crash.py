@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from hicache_file.account import Debit
+from hicache_file.backend import open_file
+from hicache_file.options import FileOptions
 
-from hicache_core.types import IoContext, Outcome
+from hicache_core.types import IoContext, OpenContext, Outcome
 
 KILL_WRITER = Path(__file__).with_name("kill_writer.py")
 
@@ -44,6 +46,13 @@ def test_what_a_dead_writer_left_is_removed_at_open_and_counted(open_store, root
     assert store.backend.stats().temporaries_cleaned == 3
     assert store.backend.stats().bytes_allocated == 0
     assert store.stored() == []
+
+
+def test_a_tool_that_looks_cleans_up_after_the_dead_too(open_store, root):
+    open_store().backend.close()
+    place = leave_dead_writer(root)
+    open_file(FileOptions(root=str(root)), OpenContext(namespace="0" * 32, inspecting=True)).close()
+    assert not place.exists()
 
 
 def test_a_living_writers_temporaries_stay(open_store, root):

@@ -12,6 +12,7 @@ from hicache_file.options import FileOptions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hicache_core.errors import OpenError
 from hicache_core.types import IoContext, OpenContext, Outcome
 
 NS = "0123456789abcdef" * 2
@@ -104,6 +105,22 @@ def test_a_tool_that_only_looks_renews_nothing(root, open_store):
     assert looking.batch_get([store.key(1)], [page], IoContext()) == [Outcome.HIT]
     looking.close()
     assert path.stat().st_mtime == 1
+
+
+def test_a_tool_that_looks_makes_no_store_and_evicts_nothing(root, open_store):
+    look = OpenContext(namespace="0" * 32, inspecting=True)
+    with pytest.raises(OpenError, match="cannot be opened"):
+        open_file(FileOptions(root=str(root)), look)
+    root.mkdir(0o700)
+    with pytest.raises(OpenError, match="holds no file store"):
+        open_file(FileOptions(root=str(root)), look)
+    assert list(root.iterdir()) == []
+    store = open_store()
+    store.set(*[store.key(n) for n in range(9)])
+    store.backend.close()
+    looking = open_file(FileOptions(root=str(root), max_size=4 * BLOCK), look)
+    assert looking.stats().files == 9
+    looking.close()
 
 
 def test_recency_survives_a_restart(open_store):

@@ -26,7 +26,8 @@ _CONTROL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 def open_store(options: FileOptions, *, inspecting: bool = False) -> Store:
     """Open or make the store at options.root. Raises OptionError, OpenError.
 
-    inspecting: a root that is not there is an error, and reads do not count as uses.
+    inspecting: for a tool that looks: a store that is not there is an error, nothing is evicted, and reads do not
+    count as uses.
     """
     with ExitStack() as undo:
         directory = open_directory(options.root, allow_symlink=options.allow_symlink, create=not inspecting)
@@ -34,6 +35,8 @@ def open_store(options: FileOptions, *, inspecting: bool = False) -> Store:
         limits = _limits(options, directory)
         counters = Counters()
         try:
+            if inspecting and not os.access(CONTROL, os.F_OK, dir_fd=directory.fd):
+                raise OpenError(f"root {directory.path} holds no file store (there is no {CONTROL} in it)")
             make_control(directory)
             account = Account(_control_file(directory, "account"))
             undo.callback(account.close)
@@ -43,8 +46,12 @@ def open_store(options: FileOptions, *, inspecting: bool = False) -> Store:
             undo.callback(writer.close)
             if options.direct:
                 _probe_direct(writer, directory)
+            with account.locked() as totals:
+                damaged = not totals.exact
             space = Space(directory, account, removal, writer, limits, counters)
-            _take_stock(space)
+            swept = space.sweep()
+            if not inspecting:
+                _take_stock(space, damaged=damaged, alone=not swept.alive)
         except OpenError:
             raise
         except OSError as error:
@@ -87,20 +94,18 @@ def _control_file(directory: Directory, name: str) -> int:
     return os.open(f"{CONTROL}/{name}", _CONTROL_FLAGS, FILE_MODE, dir_fd=directory.fd)
 
 
-def _take_stock(space: Space) -> None:
-    """Clean up after the dead. Alone in the root, believe the account only where nothing depends on it."""
-    damaged = not space.totals().exact
-    swept = space.sweep()
-    if swept.alive and not damaged:
+def _take_stock(space: Space, *, damaged: bool, alone: bool) -> None:
+    """Alone in the root, believe the account only where nothing depends on it."""
+    if not alone and not damaged:
         return
-    if damaged or space.limits.any:
-        try:
+    try:
+        if damaged or space.limits.any:
             space.reconcile()
             space.make_room(0, None)
-        except LockTimeout:
-            space.mark_dirty()
-    else:
-        space.mark_dirty()
+            return
+    except LockTimeout:
+        pass  # whoever holds the lock is at it
+    space.mark_dirty()
 
 
 def _probe_direct(writer: Writer, directory: Directory) -> None:
