@@ -183,19 +183,7 @@ class TwinMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writes)
     @rule(seed=seeds, good=st.booleans())
     def end_write(self, seed: int, good: bool) -> None:
-        op = list(self.writes)[seed % len(self.writes)]
-        slots = self.writes.pop(op)
-        span = self.naive.end_copy(op)
-        nodes = self.tree.end_write(op)
-        assert self.spans(nodes) == span
-        for node in nodes:
-            mine, slots = slots[: node.pages], slots[node.pages :]
-            spare = mine
-            if good:
-                spare = self.tree.set_host(node, mine).tolist()
-                assert self.naive.set_host(self.tree.key_of(node), mine) == spare
-            self.host.free(spare)
-        assert not slots
+        self.end_copy(self.writes, self.tree.end_write, "set_host", self.host, seed, good)
 
     @holds_something
     @rule(seed=seeds)
@@ -212,18 +200,22 @@ class TwinMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.loads)
     @rule(seed=seeds, good=st.booleans())
     def end_load(self, seed: int, good: bool) -> None:
-        op = list(self.loads)[seed % len(self.loads)]
-        slots = self.loads.pop(op)
+        self.end_copy(self.loads, self.tree.end_load, "set_device", self.device, seed, good)
+
+    def end_copy(self, copies: dict[int, list[int]], end: Any, adopt: str, pool: Pool, seed: int, good: bool) -> None:
+        """A copy is over; where it went well its nodes get their slots, the spare ones go back."""
+        op = list(copies)[seed % len(copies)]
+        slots = copies.pop(op)
         span = self.naive.end_copy(op)
-        nodes = self.tree.end_load(op)
+        nodes = end(op)
         assert self.spans(nodes) == span
         for node in nodes:
             mine, slots = slots[: node.pages], slots[node.pages :]
             spare = mine
             if good:
-                spare = self.tree.set_device(node, mine).tolist()
-                assert self.naive.set_device(self.tree.key_of(node), mine) == spare
-            self.device.free(spare)
+                spare = getattr(self.tree, adopt)(node, mine).tolist()
+                assert getattr(self.naive, adopt)(self.tree.key_of(node), mine) == spare
+            pool.free(spare)
         assert not slots
 
     # eviction
