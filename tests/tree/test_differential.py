@@ -340,12 +340,9 @@ class TwinMachine(RuleBasedStateMachine):
 
 
 TestTwins = TwinMachine.TestCase
+slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
 TestTwins.settings = settings(
-    max_examples=100,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=slow
 )
 
 WEIGHTS = {
@@ -370,10 +367,9 @@ WEIGHTS = {
 
 def step(machine: TwinMachine, name: str, rng: random.Random) -> None:
     """One operation with random arguments."""
-    if name.startswith(("unlock", "host_unlock", "end_")):
-        held = {"unlock": "locks", "host_unlock": "host_locks", "end_write": "writes", "end_load": "loads"}[name]
-        if not getattr(machine, held):
-            return
+    held = {"unlock": "locks", "host_unlock": "host_locks", "end_write": "writes", "end_load": "loads"}.get(name)
+    if held is not None and not getattr(machine, held):
+        return
     seed, where = rng.randrange(10_000), {"tokens": sequence(rng.randrange(127)), "namespace": rng.choice(NAMESPACES)}
     arguments: dict[str, dict[str, Any]] = {
         "match": {**where, "touch": rng.random() < 0.8},
