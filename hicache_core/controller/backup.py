@@ -147,6 +147,17 @@ class BackupPath:
             return
         self._send(nodes, attempts)
 
+    def used(self, end: Node) -> None:
+        """The path to `end` was used again: offer what of it is in L2 and was never offered, or was given up."""
+        if self.state.session is None:
+            return
+        node: Node = end
+        while node.parent is not None:
+            if node.storage_state is StorageState.NONE and node.host is not None:
+                self.offer(node)
+                return
+            node = node.parent
+
     def push_all(self) -> None:
         """Bring everything that is in L2 to L3, as its capacity allows."""
         for node in self.state.tree.walk():
@@ -233,6 +244,7 @@ class BackupPath:
         state, left, node = self.state, entry.pages, entry.end
         while left > 0 and node.parent is not None:
             if node.storage_state is StorageState.FAILED:
+                node.storage_state = StorageState.NONE
                 state.will_not_store(state.tree.hashes(node))
                 state.counters.store_given_up += node.pages
             left -= node.pages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hicache_core.controller.admission import Admission
+from hicache_core.controller.backup import BackupPath
 from hicache_core.controller.request import Request
 from hicache_core.controller.state import State
 from hicache_core.controller.write import WritePath
@@ -17,8 +18,8 @@ from hicache_core.types import Slots
 class Insertion:
     """Inserts and starts what the write policy says."""
 
-    def __init__(self, state: State, admission: Admission, write: WritePath) -> None:
-        self._state, self._admission, self._write = state, admission, write
+    def __init__(self, state: State, admission: Admission, write: WritePath, backup: BackupPath) -> None:
+        self._state, self._admission, self._write, self._backup = state, admission, write, backup
 
     def commit(self, request: Request, pages: int) -> None:
         """The first `pages` pages of an admitted request are computed."""
@@ -40,6 +41,7 @@ class Insertion:
         self._count_hit(result.last_node, pages, request.counted_pages)
         request.counted_pages = pages
         self._write.inserted(result.last_node)
+        self._backup.used(result.last_node)
 
     def release(self, request: Request) -> None:
         """The request needs its pages no longer: its own are freed, the tree's unlocked."""
@@ -61,6 +63,7 @@ class Insertion:
         tree.inc_lock(result.last_node)
         try:
             self._write.inserted(result.last_node)
+            self._backup.used(result.last_node)
         finally:
             tree.dec_lock(result.last_node)
         return result.prefix_pages

@@ -143,11 +143,18 @@ class Upkeep(RequestLife):
         """Abort every request, drain and close L3, end the copy threads. Idempotent.
 
         At most about `timeout` seconds. False where a call of L3 has not returned (it keeps its thread and the
-        host pool's memory), or where pages did not reach L3.
+        host pool's memory; call again once it may have), or where pages did not reach L3.
         """
-        if self._closed:
-            return True
         deadline = time.monotonic() + timeout
+        clean = True if self._closed else self._stop(timeout, deadline)
+        host = self._state.host_pool
+        if self._owns_pools and host is not None:
+            clean = self._close_pool(host, deadline) and clean
+        return clean
+
+    # parts
+
+    def _stop(self, timeout: float, deadline: float) -> bool:
         for request in list(self._requests.values()):
             self.abort_req(request)
         clean = self.drain(timeout)
@@ -158,11 +165,7 @@ class Upkeep(RequestLife):
         if state.transfer is not None:
             clean = state.transfer.close(max(1.0, deadline - time.monotonic())) and clean
             state.transfer = None
-        if self._owns_pools and state.host_pool is not None:
-            clean = self._close_pool(state.host_pool, deadline) and clean
         return clean
-
-    # parts
 
     def _key_and_hashes(
         self, tokens: npt.ArrayLike, extra_key: str | None, cache_salt: str | None

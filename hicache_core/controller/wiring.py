@@ -67,7 +67,7 @@ class Wiring:
         self._load = LoadPath(state)
         self._prefetch = PrefetchPath(state, self._evictor)
         self._admission = Admission(state, self._evictor, self._load)
-        self._insertion = Insertion(state, self._admission, self._write)
+        self._insertion = Insertion(state, self._admission, self._write, self._backup)
         self._attachment = Attachment(state, self._prefetch, self._backup, self._write, self._pump)
         if config.hicache_write_policy == "write_back" and host_pool is not None:
             self._evictor.back_up = self._write.back_up_now

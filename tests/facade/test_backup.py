@@ -191,7 +191,9 @@ def test_the_barrier_waits_until_a_prefix_is_stored(make: Any, open_gated: Any, 
 
 
 @pytest.mark.parametrize("policy", ["write_back", "write_through_selective"])
-def test_the_barrier_overrides_the_write_policy(make: Any, open_gated: Any, store: Any, pages: Any, policy: str) -> None:
+def test_the_barrier_overrides_the_write_policy(
+    make: Any, open_gated: Any, store: Any, pages: Any, policy: str
+) -> None:
     engine = make(session=open_gated(), hicache_write_policy=policy)
     engine.run(pages(1, 2, 3))
     assert store.pages == {}

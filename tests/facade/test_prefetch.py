@@ -45,7 +45,7 @@ def test_best_effort_takes_what_has_come(make: Any, open_gated: Any, store: Any,
     engine.check_at_rest()
 
 
-def test_best_effort_before_the_lookup_answers(make: Any, open_gated: Any, store: Any, stored: Any, pages: Any) -> None:
+def test_best_effort_without_an_answer(make: Any, open_gated: Any, store: Any, stored: Any, pages: Any) -> None:
     engine = make(session=open_gated(), hicache_storage_prefetch_policy="best_effort")
     store.hold("exists")
     request = engine.cache.new_request("r", pages(1, 2))
@@ -105,7 +105,7 @@ def test_below_the_threshold_l3_is_not_asked(make: Any, open_gated: Any, store: 
     assert engine.cache.status()["declined"] == {"below_threshold": 1}
 
 
-def test_a_hit_below_the_threshold_is_revoked(make: Any, open_gated: Any, store: Any, stored: Any, pages: Any) -> None:
+def test_a_hit_below_the_threshold_is_left(make: Any, open_gated: Any, store: Any, stored: Any, pages: Any) -> None:
     engine = make(session=open_gated(), prefetch_threshold=12)
     store.calls.clear()
     report = engine.run(pages(1, 2, 9, 9))
@@ -207,7 +207,7 @@ def test_reads_go_in_batches_and_count_without_gaps(make: Any, open_gated: Any, 
     hole = sorted(store.pages)[0]
     reader = make(device_pages=300, host_pages=600, session=open_gated(), prefetch_capacity_share=1.0)
     request = reader.cache.new_request("r", many)
-    keys = [key for key in store.pages]
+    keys = list(store.pages)
     position = next(i for i, key in enumerate(keys) if key == hole)
     store.hold("get")
     assert reader.cache.prefetch_from_storage(request)
@@ -237,7 +237,7 @@ def test_damage_is_a_miss_and_is_healed(make: Any, open_storage: Any, pages: Any
     engine.check_at_rest()
 
 
-def test_a_stalled_read_costs_its_deadline_only(make: Any, open_gated: Any, store: Any, stored: Any, pages: Any) -> None:
+def test_a_stalled_read_costs_its_deadline(make: Any, open_gated: Any, store: Any, stored: Any, pages: Any) -> None:
     engine = make(session=open_gated(timeout=0.05))
     store.hold("get")
     report_request = engine.cache.new_request("r", pages(1, 2, 3))

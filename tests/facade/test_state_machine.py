@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hicache_core.config.model import HiCacheConfig
@@ -240,5 +240,5 @@ class Hierarchy(RuleBasedStateMachine):
 
 TestHierarchy = Hierarchy.TestCase
 TestHierarchy.settings = settings(
-    max_examples=int(__import__('os').environ.get('N','40')), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
