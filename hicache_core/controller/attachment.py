@@ -103,8 +103,8 @@ class Attachment:
         if mode == "refuse" and not self.idle:
             raise MisuseError(f"storage {session.backend_name!r} is busy: {self.describe_load()}; drain it, or wait")
         deadline = time.monotonic() + timeout
-        while mode == "drain" and not self.idle and (left := deadline - time.monotonic()) > 0:
-            self._pump(left)
+        while mode == "drain" and not self.idle and not state.expired(deadline):
+            self._pump(max(0.0, deadline - time.monotonic()))
         complete = self.idle
         for operation in list(self._prefetch.running.values()):
             self._prefetch.stop(operation, Reason.NO_STORAGE)
@@ -146,8 +146,7 @@ class Attachment:
         while True:
             found = state.tree.lookup(key)
             if sum(pages for _, pages in found) < len(hashes):
-                left = max(0.0, deadline - time.monotonic())
-                return state.session is not None and state.session.exists(hashes, timeout=left) == len(hashes)
+                return self._stored(hashes, max(0.0, deadline - time.monotonic()))
             nodes = [node for node, _ in found]
             if all(node.storage_state is StorageState.STORED for node in nodes):
                 return True
@@ -156,10 +155,15 @@ class Attachment:
                     return False
                 self._ask(key)
                 asks += 1
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if state.expired(deadline):
                 return False
-            self._pump(left)
+            self._pump(max(0.0, deadline - time.monotonic()))
+
+    def _stored(self, hashes: list[str], timeout: float) -> bool:
+        """Whether L3 says on every rank that it has these pages."""
+        session = self._state.session
+        there = session is not None and session.exists(hashes, timeout=timeout) == len(hashes)
+        return bool(self._state.sync.minimum([int(there)])[0])
 
     def write_out(self) -> bool:
         """Start backing up every node; whether L2 has room for all."""

@@ -61,12 +61,17 @@ class Mailbox:
 
     def settle(self) -> int:
         """Commit everything that is done on all ranks, and run what `call` left; how many. Never blocks on I/O."""
+        ran = self.run_calls()
+        return ran + (self._settle_alone() if self._sync.size == 1 else self._settle_together())
+
+    def run_calls(self) -> int:
+        """Run what `call` left; how many. Concerns this rank alone."""
         self._event.clear()
         ran = 0
         while self._calls:
             self._calls.popleft()()
             ran += 1
-        return ran + (self._settle_alone() if self._sync.size == 1 else self._settle_together())
+        return ran
 
     def _settle_alone(self) -> int:
         committed = 0

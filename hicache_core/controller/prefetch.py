@@ -152,7 +152,7 @@ class PrefetchPath:
         if room < wanted and room * size < threshold:
             return self._decline(request, Reason.RATE_LIMITED)
         hashes = self._hashes(request, match, start + wanted)[start:]
-        believed = state.negative.run(hashes)
+        believed = state.sync.minimum([state.negative.run(hashes)])[0]
         if believed * size < threshold:
             return self._decline(request, Reason.NEGATIVE_CACHE)
         asked = min(wanted, room, believed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,10 @@ class State:
     def next_id(self) -> int:
         """A number that no other operation has."""
         return next(self._ids)
+
+    def expired(self, deadline: float) -> bool:
+        """Whether `deadline` on time.monotonic() has passed on any rank: all stop waiting in the same pass."""
+        return bool(self.sync.maximum([int(time.monotonic() >= deadline)])[0])
 
     def free_when_returned(self, handle: Handle[Any], slots: Slots) -> None:
         """Free L2 pages that were lent to a call of L3, once nothing can touch them any more."""

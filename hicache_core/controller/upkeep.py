@@ -188,5 +188,5 @@ class Upkeep(RequestLife):
                     pool.close()
                     return True
                 return False
-            self._state.mailbox.settle()
+            self._state.mailbox.run_calls()
             self._state.mailbox.wait(CLOSE_PAUSE)

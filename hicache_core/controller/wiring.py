@@ -30,6 +30,9 @@ from hicache_core.tree.radix import RadixTree
 if TYPE_CHECKING:
     from hicache_core.storage.session import StorageSession
 
+RANKS_PAUSE = 0.005
+"""Seconds between passes of a rank that waits for what another rank may have done already."""
+
 
 class Wiring:
     """The parts of one hierarchy, and the passes of the engine's thread over them."""
@@ -159,6 +162,8 @@ class Wiring:
         due = self._backup.dirty.next_due
         if due is not None:
             timeout = min(timeout, max(0.0, due - self._state.clock()))
+        if self._state.sync.size > 1:  # another rank's end of a common operation wakes nobody here
+            timeout = min(timeout, RANKS_PAUSE)
         return self._state.mailbox.wait(timeout)
 
     def wake(self) -> None:
@@ -176,10 +181,9 @@ class Wiring:
             self.check_hicache_events()
             if self.idle:
                 return True
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if self._state.expired(deadline):
                 return False
-            self.wait_for_events(left)
+            self.wait_for_events(max(0.0, deadline - time.monotonic()))
 
     # parts
 

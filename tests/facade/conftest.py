@@ -249,39 +249,50 @@ def open_gated(store: GatedStore) -> Iterator[Callable[..., StorageSession]]:
         session.close()
 
 
+def make_engine(
+    device_pages: int = 16,
+    host_pages: int | None = 32,
+    session: StorageSession | None = None,
+    transfer_hook: Any = None,
+    sync: Any = None,
+    clock: Any = None,
+    **config: Any,
+) -> Engine:
+    """An engine over a new cache. Thresholds are one page, and it waits for L3, unless `config` says otherwise."""
+    settings: dict[str, Any] = {
+        "page_size": PAGE,
+        "prefetch_threshold": 1,
+        "load_back_threshold": 1,
+        "hicache_storage_prefetch_policy": "wait_complete",
+    }
+    host = make_host_pool(GEOMETRY, "page_first", host_pages, reserve=0) if host_pages else None
+    more = {} if clock is None else {"clock": clock}
+    cache = HiCache(
+        NumpyDevicePool(GEOMETRY, device_pages),
+        host,
+        config=HiCacheConfig(**(settings | config)),
+        session=session,
+        transfer_hook=transfer_hook,
+        sync=sync,
+        owns_pools=True,
+        **more,
+    )
+    return Engine(cache, host)
+
+
+@pytest.fixture
+def build_engine() -> Make:
+    """make_engine; whoever calls it shuts the cache down."""
+    return make_engine
+
+
 @pytest.fixture
 def make(open_storage: Any, open_gated: Any) -> Iterator[Make]:  # torn down before the stores are
     """make(device_pages=…, host_pages=…, session=…, **config) -> Engine; shut down at the end."""
     engines: list[Engine] = []
 
-    def build(
-        device_pages: int = 16,
-        host_pages: int | None = 32,
-        session: StorageSession | None = None,
-        transfer_hook: Any = None,
-        sync: Any = None,
-        clock: Any = None,
-        **config: Any,
-    ) -> Engine:
-        settings: dict[str, Any] = {
-            "page_size": PAGE,
-            "prefetch_threshold": 1,
-            "load_back_threshold": 1,
-            "hicache_storage_prefetch_policy": "wait_complete",
-        }
-        host = make_host_pool(GEOMETRY, "page_first", host_pages, reserve=0) if host_pages else None
-        more = {} if clock is None else {"clock": clock}
-        cache = HiCache(
-            NumpyDevicePool(GEOMETRY, device_pages),
-            host,
-            config=HiCacheConfig(**(settings | config)),
-            session=session,
-            transfer_hook=transfer_hook,
-            sync=sync,
-            owns_pools=True,
-            **more,
-        )
-        engines.append(Engine(cache, host))
+    def build(**how: Any) -> Engine:
+        engines.append(make_engine(**how))
         return engines[-1]
 
     yield build
