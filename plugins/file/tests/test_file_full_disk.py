@@ -8,15 +8,17 @@ import sys
 import pytest
 from hicache_file.backend import open_file
 from hicache_file.options import FileOptions
+from hicache_file.place import Placer
 
 from hicache_core.types import IoContext, OpenContext, Outcome
 
-STEPS = ["open", "pwritev", "fstat", "link", "mkdir"]
+STEPS = ["open", "pwritev", "fstat", "place", "mkdir"]
 
 
 def fail_once(monkeypatch, step, number, when=lambda *a, **k: True):
-    """The next call of os.<step> fails."""
-    real, left = getattr(os, step), [1]
+    """The next call of os.<step>, or the step that publishes, fails."""
+    owner, name = (Placer, "place") if step == "place" else (os, step)
+    real, left = getattr(owner, name), [1]
 
     def call(*args, **kwargs):
         if left[0] and when(*args, **kwargs):
@@ -24,7 +26,7 @@ def fail_once(monkeypatch, step, number, when=lambda *a, **k: True):
             raise OSError(number, os.strerror(number), "here")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(os, step, call)
+    monkeypatch.setattr(owner, name, call)
 
 
 @pytest.mark.parametrize("step", STEPS)

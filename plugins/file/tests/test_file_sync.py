@@ -6,6 +6,7 @@ import os
 import pytest
 from hicache_file.backend import open_file
 from hicache_file.options import FileOptions
+from hicache_file.place import Placer
 
 from hicache_core.errors import OpenError
 from hicache_core.types import IoContext, OpenContext, Outcome
@@ -16,16 +17,17 @@ def test_bytes_are_synced_before_the_key_is_visible(open_store, monkeypatch, syn
     store = open_store(sync=sync)
     steps = []
 
-    def watch(name):
-        real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *args, **kwargs: (steps.append(name), real(*args, **kwargs))[1])
+    def watch(owner, name):
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **kwargs: (steps.append(name), real(*args, **kwargs))[1])
 
-    for name in ("fsync", "fdatasync", "link"):
-        watch(name)
+    watch(os, "fsync")
+    watch(os, "fdatasync")
+    watch(Placer, "place")
     store = open_store(sync=sync)
     assert store.set(store.key(1)) == [Outcome.STORED]
-    assert steps[: steps.index("link")] == expected
-    after = steps[steps.index("link") + 1 :]
+    assert steps[: steps.index("place")] == expected
+    after = steps[steps.index("place") + 1 :]
     assert after == (["fsync"] * 3 if sync == "full" else []), "the leaf, the namespace and the root"
 
 

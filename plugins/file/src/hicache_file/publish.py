@@ -1,8 +1,7 @@
-"""From pages to files: written under a temporary name, then linked to their place in one step."""
+"""From pages to files: written under a temporary name, then moved to their place in one step."""
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Sequence
@@ -15,10 +14,9 @@ from hicache_file.errors import FULL, outcome_of_write
 from hicache_file.locks import LockTimeout
 from hicache_file.names import legal_key, relative_path
 from hicache_file.pageio import page_nbytes, write_page, write_page_direct
+from hicache_file.place import Placer
 from hicache_file.store import Store
 from hicache_file.walk import allocated
-
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class _Wanted(NamedTuple):
@@ -53,6 +51,7 @@ class Publisher:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._block = store.block
+        self._placer = Placer(store.writer.fd, store.directory.fd)
         self._fill = write_page_direct if store.options.direct else write_page
         self._sync = {"none": None, "data": os.fdatasync, "full": os.fsync}[store.options.sync]
         self._sync_directories = store.options.sync == "full"
@@ -138,9 +137,8 @@ class Publisher:
         except BaseException:
             writer.remove(name)
             raise
-        if not batch.replace:
-            writer.remove(name)
         if not published:
+            writer.remove(name)
             return Outcome.EXISTS
         batch.added += allocated(status)
         batch.files += 1
@@ -160,19 +158,7 @@ class Publisher:
         if batch.replace:
             self._store.space.replace(name, path, batch.deadline)
             return True
-        source, target = self._store.writer.fd, self._store.directory.fd
-        try:
-            os.link(name, path, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            # A file system without hard links: two writers of one key may both be told STORED.
-            if os.access(path, os.F_OK, dir_fd=target, follow_symlinks=False):
-                return False
-            os.rename(name, path, src_dir_fd=source, dst_dir_fd=target)
-        return True
+        return self._placer.place(name, path)
 
     def _sync_places(self, keys: Sequence[str]) -> None:
         """Make the names durable: the leaf directories, and the directories that name those. Raises OSError."""
