@@ -14,7 +14,7 @@ from hicache_core.types import Capabilities, Outcome
 class Minimal:
     """Only the required hooks and the arguments that it wants: cannot delete, list, replace or tell EXISTS."""
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(max_page_bytes=LIMIT)
 
     def __init__(self, options, context):
         self.sound = Sound(options, context)
@@ -90,7 +90,6 @@ def _address(buffer):
 
 @pytest.mark.parametrize("backend", [Minimal, Aligned], ids=lambda backend: backend.__name__)
 def test_a_right_store_earns_core(backend):
-    assert LIMIT > 64 << 10
     report = run(Target(spec_of(backend)), levels=["core"], seed=1)
     assert [(r.id, r.outcome, r.reason) for r in report.results if r.outcome != "pass"] == []
     assert report.levels == {"core": "pass"}
