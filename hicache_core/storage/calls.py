@@ -130,7 +130,7 @@ class StoreCalls:
             _log.log(_level(count), "%s violated the storage contract (%d): %s", error.hook, count, error.text)
         else:
             count = self._ledger.exception(hook, error)
-            _log.log(_level(count), "%s raised (%d) %s: %s", hook, count, type(error).__name__, error)
+            _log.log(_level(count), "%s raised (%d) %s: %s", hook, count, type(error).__name__, str(error))
         if not call.abandoned:
             self.breaker.failure(f"{type(error).__name__}: {error}")
 
