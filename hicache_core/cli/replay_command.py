@@ -92,7 +92,8 @@ def replay(
             _clear(cache)
     finally:
         cache.shutdown()
-    _show(result)
+    if json_path != "-":
+        _show(result)
     if json_path is not None:
         write_json(result.as_dict() | {"trace": str(trace), "name": run_name}, json_path)
     if not result.sound:
@@ -132,7 +133,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
 
 def _clear(cache: HiCache) -> None:
     try:
-        out.print(f"removed {cache.clear():,} pages from the store")
+        err.print(f"removed {cache.clear():,} pages from the store")
     except NotSupportedError as error:
         err.print(f"[yellow]not removed:[/] {error}")
 

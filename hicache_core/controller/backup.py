@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 QUEUED_SHARE = 2
 """Writes may hold 1/QUEUED_SHARE of L2 at once; more waits without a lock."""
 
-_REJECTED, _BLOCKED, _FAILED, _CLASSES = 0, 1, 2, 3
+_REFUSED, _BLOCKED, _FAILED, _CLASSES = 0, 1, 2, 3
+
+REFUSALS = frozenset({Outcome.REJECTED, Outcome.FOREIGN, Outcome.CORRUPT})
+"""Answers that asking again at once would not change: no room; what is stored there is not ours, or not to be mended.
+They are offered again when the pages are used again."""
 
 
 class StoreOperation:
@@ -82,8 +86,8 @@ class StoreOperation:
         run = next((index for index, outcome in enumerate(outcomes) if not outcome), len(outcomes))
         self.stored += run
         if run < len(outcomes):
-            rejected = outcomes[run] is Outcome.REJECTED
-            self._end(_REJECTED if rejected else _BLOCKED if self.path.breaker_open() else _FAILED)
+            refused = outcomes[run] in REFUSALS
+            self._end(_REFUSED if refused else _BLOCKED if self.path.breaker_open() else _FAILED)
         elif self.stored == len(self.hashes):
             self._end(_FAILED)
         else:
@@ -191,7 +195,7 @@ class BackupPath:
             if position > stored:
                 failed.append(node)
         self._unlock(operation)
-        if failed and why == _REJECTED:
+        if failed and why == _REFUSED:
             self._give_up(Dirty(operation.end, sum(node.pages for node in failed), 0, 0.0))
         elif failed:
             blocked = why == _BLOCKED
