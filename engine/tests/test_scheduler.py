@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from hicache_engine.errors import RequestError
+from hicache_engine.errors import RequestAborted, RequestError
 from hicache_engine.job import Completion
 from hicache_engine.sampling import SamplingParams
 
@@ -199,6 +199,16 @@ def test_aborting_anywhere_leaves_nothing_behind(make_engine, expected, tmp_path
         assert end.reason in ("length", "abort")
         assert end.tokens == tokens[: len(end.tokens)]
         assert end.reason == "abort" or end.tokens == tokens
+
+
+def test_a_request_that_finds_no_page_although_nothing_runs_ends_in_an_error(make_engine):
+    engine = make_engine(pages=16)
+    kept = engine.pool.alloc(12)
+    with pytest.raises(RequestAborted, match="8 device pages are needed, 4 of 16 can be had"):
+        engine.generate(["x" * 60], SHORT)
+    (end,) = engine.generate(["x" * 10], SHORT)
+    assert end.reason == "length"
+    engine.pool.free(kept)
 
 
 def test_what_can_never_run_is_refused_at_once(make_engine):

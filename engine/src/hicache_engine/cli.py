@@ -95,10 +95,11 @@ def chat(
         tenant=tenant,
     )
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
+    question = None if prompt is None else _text(prompt)
     with _started(options, quiet=as_json) as engine:
         talk = Chat(engine, params, system=system, as_json=as_json)
-        if prompt is not None:
-            talk.ask(_text(prompt))
+        if question is not None:
+            talk.ask(question)
         else:
             talk.loop()
 

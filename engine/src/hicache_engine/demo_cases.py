@@ -1,70 +1,124 @@
-"""What is done to a store, a model or a process in the demo's cases."""
+"""The demo's cases: pages that must not be used, and the answer that must not change."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import msgspec
 
-from .errors import ModelFileError
-from .gguf import GGUFFile
+from hicache_core.keys import page_hashes
 
-KILL_SECONDS = 120.0
+from .demo_damage import copy_store, flip_byte, kill_while_writing, page_files, perturb_weights
+from .demo_process import Stage
+from .demo_worker import Answer, Life, Say, WorkerResult
+from .loading import smollm2_path
 
-
-def page_files(root: Path) -> list[Path]:
-    """The pages that a file store holds, whole ones; temporaries have no page's name."""
-    return [p for p in root.rglob("*.kv.l*") if p.is_file()]
-
-
-def copy_store(source: Path, target: Path) -> Path:
-    """A store of one's own to damage."""
-    shutil.copytree(source, target, dirs_exist_ok=True)
-    return target
+KILL_ATTEMPTS = 4
 
 
-def flip_byte(root: Path, page_hash: str) -> Path:
-    """Change one bit in the middle of the stored page; which file it was."""
-    (path,) = [p for p in page_files(root) if page_hash in p.name]
-    with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 0x10]))
-    return path
+class Cases:
+    """Runs the cases against the store that process `cold` has filled."""
 
+    def __init__(self, stage: Stage, cold: WorkerResult, say: Say) -> None:
+        self._stage, self._cold, self._say = stage, cold, say
+        self._alone = Life(name="alone", cache=stage.cache(None))
 
-def perturb_weights(source: Path, target: Path, *, seed: int = 1) -> Path:
-    """A copy of a GGUF whose attention norms are off by some percent: other weights of the same shape."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-    noise = np.random.default_rng(seed)
-    changed = 0
-    with GGUFFile(source) as file, target.open("r+b") as out:
-        for name, info in file.tensors.items():
-            if name.endswith("attn_norm.weight") and info.type_id == 0:
-                weights = file.tensor(name)
-                out.seek(info.offset)
-                out.write((weights * noise.normal(1.0, 0.05, weights.shape)).astype("<f4").tobytes())
-                changed += 1
-    if not changed:
-        raise ModelFileError(f"{source} has no float32 attention norms to perturb")
-    return target
+    def run(self) -> dict[str, Any]:
+        """Every case by name: tokens_by_tier, text_equal, reason, lost."""
+        cases = self._same_model() | self._other_models()
+        self._judge(cases)
+        return cases
 
+    def _same_model(self) -> dict[str, Any]:
+        stage = self._stage
+        down = {"inner": "file", "root": str(stage.store.resolve()), "fail": 1.0, "seed": 7}
+        lives = [
+            self._damaged(),
+            self._killed(),
+            Life(name="other_tenant", cache=stage.cache(stage.store), tenant="someone-else", store=False),
+            Life(name="l3_down", cache=stage.cache_on("fault", down), store=False),
+        ]
+        self._say("process C: the damaged page, the killed writer's pages, another tenant, a store that fails")
+        result = stage.run("C", [self._alone, *lives])
+        cases = {life.name: self._case(life.name, result, result) for life in lives}
+        cases["corrupt_page"]["tokens_by_tier_next_time"] = result.answers["corrupt_page"][1].tokens_by_tier
+        return cases
 
-def kill_while_writing(process: subprocess.Popen[bytes], root: Path, expected_pages: int) -> int:
-    """kill -9 once the first pages have appeared; how many whole pages it left (all: too late)."""
-    deadline = time.monotonic() + KILL_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        if root.is_dir() and page_files(root):
-            process.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.0005)
-    process.kill()
-    process.wait()
-    return len(page_files(root)) if root.is_dir() else 0
+    def _damaged(self) -> Life:
+        root = copy_store(self._stage.store, self._stage.out / "cases" / "corrupt_page")
+        tokenizer = self._stage.options.load().tokenizer
+        ids = tokenizer.encode(tokenizer.render([{"role": "user", "content": self._stage.prompt}]))
+        flipped = flip_byte(root, page_hashes(ids, self._stage.page_size)[self._damaged_page])
+        self._say(f"one bit of a stored page is flipped: page {self._damaged_page}, {flipped.name[:16]}…")
+        return Life(name="corrupt_page", cache=self._stage.cache(root), rounds=2)
+
+    def _killed(self) -> Life:
+        stage = self._stage
+        whole, left = len(page_files(stage.store)), 0
+        for attempt in range(KILL_ATTEMPTS):
+            root = stage.out / "cases" / f"killed_writer_{attempt}"
+            self._say("a process is killed with -9 while it writes")
+            process = stage.start("killed", [Life(name="writer", cache=stage.cache(root))])
+            left = kill_while_writing(process, root, whole // 3)
+            if 0 < left < whole:
+                break
+        stage.check("killed_writer: it was in mid backup", 0 < left < whole, f"{left} of {whole} pages were whole")
+        few_are_enough = msgspec.structs.replace(stage.cache(root), prefetch_threshold=stage.page_size)
+        return Life(name="killed_writer", cache=few_are_enough)
+
+    def _other_models(self) -> dict[str, Any]:
+        stage = self._stage
+        options = stage.options
+        if options.model == "random":
+            weights = msgspec.structs.replace(options, seed=options.seed + 1)
+        else:
+            source = smollm2_path() if options.model == "smollm2" else Path(options.model)
+            other = perturb_weights(source, stage.out / "cases" / "other_weights" / source.name)
+            weights = msgspec.structs.replace(options, model=str(other))
+        other_dtype = "float32" if options.dtype == "bfloat16" else "bfloat16"
+        dtype = msgspec.structs.replace(options, dtype=other_dtype)
+        found = {}
+        for process, name, asked in (("D", "other_weights", weights), ("E", "other_dtype", dtype)):
+            self._say(f"process {process}: the same store under {name.replace('_', ' ')}")
+            life = Life(name=name, cache=stage.cache(stage.store), store=False)
+            result = stage.run(process, [self._alone, life], options=asked)
+            found[name] = self._case(name, result, result)
+        return found
+
+    def _case(self, name: str, result: WorkerResult, reference: WorkerResult) -> dict[str, Any]:
+        answers, alone = result.answers[name], reference.answers["alone"][0]
+        equal = all(answer.text == alone.text for answer in answers)
+        self._stage.check(f"{name}: the text is the same as without a store", equal, answers[0].text)
+        return {
+            "tokens_by_tier": answers[0].tokens_by_tier,
+            "text_equal": equal,
+            "reason": self._reason(answers[0], result.identities[name]),
+            "lost": answers[0].lost,
+        }
+
+    def _reason(self, answer: Answer, identity: dict[str, Any]) -> str:
+        """Why the hits ended; for a miss, what about the pages that are there is different."""
+        reason = next(iter(answer.lost), "") or answer.ended
+        (mine,) = self._cold.identities.values()
+        different = [name for name, value in identity.items() if value != mine[name]]
+        return f"{reason} (other {', '.join(different)})" if different else reason
+
+    def _judge(self, cases: dict[str, Any]) -> None:
+        check, size = self._stage.check, self._stage.page_size
+        damaged, before = cases["corrupt_page"], self._damaged_page * size
+        found = damaged["tokens_by_tier"]["storage"]
+        good = found == before and damaged["reason"] == "corrupt"
+        check("corrupt_page: what comes before it is used", good, f"{found} tokens, then {damaged['reason']}")
+        most = (self._cold.prompt_tokens - 1) // size * size
+        healed = damaged["tokens_by_tier_next_time"]["storage"]
+        check("corrupt_page: healed by the one who met it", healed == most, f"{healed} tokens the next time")
+        for name in ("other_weights", "other_dtype", "other_tenant", "l3_down"):
+            tiers, reason = cases[name]["tokens_by_tier"], cases[name]["reason"]
+            check(f"{name}: no token from L3", tiers["storage"] == 0, f"{tiers['recomputed']} recomputed: {reason}")
+        left = cases["killed_writer"]["tokens_by_tier"]["storage"]
+        check("killed_writer: no more than it wrote from L3", left < most, f"{left} tokens")
+
+    @property
+    def _damaged_page(self) -> int:
+        return self._cold.prompt_tokens // self._stage.page_size // 2

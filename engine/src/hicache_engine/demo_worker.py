@@ -7,9 +7,12 @@ The demo starts it anew for each life that it wants to show, so that nothing but
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -23,6 +26,9 @@ from .sampling import SamplingParams
 from .service import SWITCH_INTERVAL
 from .settings import EngineOptions
 from .tokenizer import TokenIds
+
+Say = Callable[[str], None]
+"""Told of each step of the demo, in words."""
 
 
 class Life(msgspec.Struct, kw_only=True):
@@ -71,10 +77,13 @@ class WorkerResult(msgspec.Struct, kw_only=True):
     weights: str
     prompt_tokens: int
     answers: dict[str, list[Answer]]
+    identities: dict[str, dict[str, Any]]
+    """By life: what its pages depend on, and so the namespace."""
     ledger_balanced: dict[str, bool]
 
 
 BARRIER_SECONDS = 60.0
+CLOSE_SECONDS = 30.0
 
 
 class _Running:
@@ -135,7 +144,7 @@ def run(job: WorkerJob) -> WorkerResult:
                     each.answer(ids, job.max_tokens, job.logits_dir)
     balanced = {}
     for each in running:
-        each.engine.close()
+        each.engine.close(CLOSE_SECONDS if each.life.store else 1.0)
         balanced[each.life.name] = each.engine.cache.ledger.balanced()
     answers = {each.life.name: each.answers for each in running}
     return WorkerResult(
@@ -144,6 +153,7 @@ def run(job: WorkerJob) -> WorkerResult:
         weights=model.weights_id,
         prompt_tokens=len(ids),
         answers=answers,
+        identities={each.life.name: dataclasses.asdict(each.engine.identity) for each in running},
         ledger_balanced=balanced,
     )
 

@@ -47,7 +47,7 @@ class Engine:
         geometry = KVGeometry(
             "mha", shape.layers, shape.kv_heads, shape.head_dim, dtype=model.dtype_name, page_size=config.page_size
         )
-        identity = Identity(
+        self.identity = Identity(
             model=model.name,
             weights=model.weights_id,
             dtype=model.dtype_name,
@@ -62,7 +62,7 @@ class Engine:
         self.model = model
         self.tokenizer = model.tokenizer
         self.pool = TorchDevicePool(geometry, device_pages, model.llama.device)
-        self.cache = HiCache.build(config, device_pool=self.pool, identity=identity)
+        self.cache = HiCache.build(config, device_pool=self.pool, identity=self.identity)
         self.scheduler = Scheduler(
             model.llama, self.pool, self.cache, model.tokenizer, num_pages=device_pages, settings=settings
         )

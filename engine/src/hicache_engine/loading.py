@@ -133,5 +133,5 @@ def _moved(weights: LlamaWeights, dtype: torch.dtype, place: torch.device) -> Ll
         names = ("attn_norm", "qkv", "out", "ffn_norm", "gate_up", "down")
         return LayerWeights(*(getattr(layer, name).to(place, dtype) for name in names))
 
-    table = weights.embedding.to(place, dtype)
-    return LlamaWeights(table, tuple(map(move, weights.layers)), weights.norm.to(place, dtype), table)
+    table, norm, head = (part.to(place, dtype) for part in (weights.embedding, weights.norm, weights.head))
+    return LlamaWeights(table, tuple(map(move, weights.layers)), norm, head)

@@ -143,18 +143,25 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def random_weights(config: LlamaConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> LlamaWeights:
-    """Weights drawn from a fixed seed, on the CPU: the same bytes on every machine with the same torch."""
+    """Weights drawn from a fixed seed, on the CPU: the same bytes on every machine with the same torch.
+
+    Queries and keys are drawn wider, so that attention picks out tokens and every page matters to what comes after;
+    the head is not tied to the embedding, else the likeliest token would always be the last one.
+    """
     generator = torch.Generator().manual_seed(seed)
 
-    def matrix(rows: int, columns: int) -> Tensor:
-        return (torch.randn(rows, columns, generator=generator) / math.sqrt(columns)).to(dtype)
+    def matrix(rows: int, columns: int, gain: float = 1.0) -> Tensor:
+        return (torch.randn(rows, columns, generator=generator) * (gain / math.sqrt(columns))).to(dtype)
 
-    heads = (config.heads + 2 * config.kv_heads) * config.head_dim
+    def attention_rows() -> Tensor:
+        sharp = matrix((config.heads + config.kv_heads) * config.head_dim, config.dim, 1.7)
+        return torch.cat([sharp, matrix(config.kv_heads * config.head_dim, config.dim, 2.0)])
+
     ones = torch.ones(config.dim, dtype=dtype)
     layers = tuple(
         LayerWeights(
             attn_norm=ones,
-            qkv=matrix(heads, config.dim),
+            qkv=attention_rows(),
             out=matrix(config.dim, config.dim),
             ffn_norm=ones,
             gate_up=matrix(2 * config.ffn, config.dim),
@@ -162,5 +169,4 @@ def random_weights(config: LlamaConfig, *, seed: int = 0, dtype: torch.dtype = t
         )
         for _ in range(config.layers)
     )
-    embedding = matrix(config.vocab, config.dim)
-    return LlamaWeights(embedding, layers, ones, embedding)
+    return LlamaWeights(matrix(config.vocab, config.dim), layers, ones, matrix(config.vocab, config.dim))

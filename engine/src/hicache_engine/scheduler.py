@@ -135,7 +135,7 @@ class Scheduler:
 
     def step(self) -> bool:
         """One pass. False: nothing could be computed (the cache may have to finish something first)."""
-        if self._cache.check_hicache_events():
+        if self._cache.check_hicache_events() or not self._running:
             self._no_room = False
         budget = self.settings.chunk
         computed = 0
@@ -172,6 +172,7 @@ class Scheduler:
                 continue
             if not self._place(job):
                 self._no_room = True
+                self._give_up_if_alone(job, admitted)
                 break
             self._waiting.remove(job)
             self._running.append(job)
@@ -197,6 +198,13 @@ class Scheduler:
         job.report = job.report or request.report
         job.phase = Phase.PREFILL
         return True
+
+    def _give_up_if_alone(self, job: Job, admitted: list[Job]) -> None:
+        """End a job that finds no room although nothing is running or under way that could make some."""
+        if not self._running and not admitted and self._cache.idle:
+            free = self._cache.device_pool.available + self._cache.tree.device_evictable_pages
+            needed = self._pages(len(_request(job)) + 1)
+            self.abort(job, f"{needed} device pages are needed, {free} of {self.num_pages} can be had", "error")
 
     def _pages(self, tokens: int) -> int:
         return -(-tokens // self.page_size)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from hicache_engine.demo import Demo
+from hicache_engine.demo_damage import kill_while_writing, perturb_weights
+from hicache_engine.demo_process import DemoError, Stage
+from hicache_engine.demo_worker import Life
+from hicache_engine.errors import ModelFileError
+from hicache_engine.flags import engine_options
+
+import hicache_core.weights as identity
+
+PAGE = 64
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    options = engine_options(model="random", page_size=PAGE, prefetch_policy="wait_complete")
+    steps: list[str] = []
+    report = Demo(out, options, rounds=1, min_ratio=0.0, say=steps.append).run()
+    assert len(steps) >= 6
+    assert json.loads((out / "report.json").read_text())["ok"] is report["ok"]
+    return report
+
+
+def test_every_check_holds_on_a_random_model(report):
+    assert [f"{c.name}: {c.detail}" for c in report["checks"] if not c.passed] == []
+    assert report["ok"] is True
+
+
+def test_the_report_has_what_it_promises(report):
+    tiers = report["tokens_by_tier"]
+    assert report["pid_cold"] != report["pid_warm"]
+    assert tiers["storage"] >= 1000
+    assert sum(tiers.values()) == report["prompt_tokens"] >= 1040
+    assert report["logits_max_abs_diff"]["aligned"] == 0.0
+    assert report["logits_max_abs_diff"]["unaligned"] <= 1e-3
+    assert report["text_equal"] is True
+    assert report["ttft_ms"]["ratio"] > 0
+    names = {"corrupt_page", "other_weights", "other_dtype", "other_tenant", "killed_writer", "l3_down"}
+    assert set(report["cases"]) == names
+    for case in report["cases"].values():
+        assert case["text_equal"] is True
+        assert sum(case["tokens_by_tier"].values()) == report["prompt_tokens"]
+        assert case["reason"]
+
+
+def test_a_process_that_fails_is_told_with_what_it_said(tmp_path):
+    stage = Stage(tmp_path, engine_options(model=str(tmp_path / "no.gguf")), "x")
+    with pytest.raises(DemoError, match=r"process A ended with 1: (?s:.*)no\.gguf does not exist"):
+        stage.run("A", [Life(name="a", cache=stage.cache(None))])
+
+
+def test_perturbed_weights_are_other_weights(tmp_path, write_gguf):
+    norm = ((4,), 0, bytes(range(16)))
+    tensors = {"blk.0.attn_norm.weight": norm, "blk.0.ffn_norm.weight": norm}
+    path = write_gguf(tmp_path / "m.gguf", {"k": 1}, tensors)
+    other = perturb_weights(path, tmp_path / "other" / "m.gguf")
+    assert other.stat().st_size == path.stat().st_size
+    assert identity.sampled(other) != identity.sampled(path)
+    changed = [a != b for a, b in zip(other.read_bytes(), path.read_bytes(), strict=True)]
+    assert 0 < sum(changed) <= 16
+    with pytest.raises(ModelFileError, match="no float32 attention norms"):
+        perturb_weights(write_gguf(tmp_path / "n.gguf", {"k": 1}), tmp_path / "other.gguf")
+
+
+def test_a_writer_is_killed_only_once_pages_are_there(tmp_path):
+    script = (
+        "import pathlib, sys\n"
+        "root = pathlib.Path(sys.argv[1]); root.mkdir()\n"
+        "for i in range(3): (root / f'{i}.kv.l0-1h0-1').write_bytes(b'x')\n"
+        "sys.stdin.read()\n"
+    )
+    root = tmp_path / "store"
+    process = subprocess.Popen([sys.executable, "-c", script, str(root)], stdin=subprocess.PIPE)
+    assert kill_while_writing(process, root, 3) == 3
+    assert process.returncode == -signal.SIGKILL
+    process.stdin.close()
