@@ -216,6 +216,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     parallelism: int = 1
     """Calls that the store serves at once with profit; above 1 the store is latency-bound and small batches
     are split over workers too."""
+    nonblocking: bool = False
+    """No call waits for anything outside this process's memory. A caller that waits anyway then runs the call on its
+    own thread, where no deadline can interrupt it."""
     layouts: tuple[str, ...] | None = None
     """Host layouts it can take; None: all."""
     registration: Literal["none", "region"] = "none"

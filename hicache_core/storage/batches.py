@@ -15,7 +15,7 @@ from hicache_core.types import BATCH_PAGES, Page, PoolName, Slots
 SPLIT_BYTES = 4 << 20
 """A batch is spread over workers only if each slice has that much, unless the store is latency-bound."""
 SPLIT_PAGE_BYTES = 512 << 10
-"""… and only if its pages are that large. Two Python threads that store small pages wait for each other's GIL at every
+"""… and only if its pages are that large. Two Python threads that store small pages wait for the GIL at every
 system call. Measured with the file store, two workers against one, µs a page on two cores: set 64 KiB 77 : 56,
 256 KiB 196 : 168, 512 KiB 313 : 332, 1 MiB 375 : 650; get 44 : 36, 140 : 138, 250 : 260, 293 : 494."""
 

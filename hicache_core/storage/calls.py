@@ -7,6 +7,7 @@ already (see workers); what it answers afterwards counts for nothing.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -125,6 +126,8 @@ class StoreCalls:
             self.breaker.failure(f"no answer for any of {len(answer)} pages of a call")
 
     def _failed(self, call: Call, hook: str, error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise error  # a person's, during a call on the caller's own thread
         if isinstance(error, ContractViolation):
             count = self._ledger.violation(error.hook, error.text)
             _log.log(_level(count), "%s violated the storage contract (%d): %s", error.hook, count, error.text)

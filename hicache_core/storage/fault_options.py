@@ -72,4 +72,6 @@ def without_broken(inner: Capabilities, options: FaultOptions) -> Capabilities:
             broken |= {"zero_copy_v1": False, "native_v2": False}
     if options.stale_exists:
         broken["native_v2"] = False
+    if options.delay or options.stall:
+        broken["nonblocking"] = False
     return msgspec.structs.replace(inner, **broken)

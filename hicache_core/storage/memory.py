@@ -27,6 +27,7 @@ CAPABILITIES = Capabilities(
     reports_exists=True,
     clean_miss=True,
     variable_length=True,
+    nonblocking=True,
 )
 
 

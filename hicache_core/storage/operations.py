@@ -63,6 +63,8 @@ class Operations:
         self._patient = parts.settings.lent_pools and capabilities.zero_copy_v1 and self._straight
         self._rule = CutRule(parts.guard.stride, capabilities.call_bytes)
         self._staged_rule = CutRule(parts.guard.stride, capabilities.call_bytes, parts.settings.stage_bytes)
+        self._here = capabilities.nonblocking
+        """Whoever waits for a call may run it: the store never waits, and nobody needs to be able to give up."""
         self._groups_warned = False
 
     # -- queries
@@ -268,6 +270,9 @@ class Operations:
         return flat
 
     def _go(self, group: WorkerGroup, handle: Handle[Any], deadline: float, watched: bool) -> None:
+        if self._here and not watched and len(handle.calls) == 1:
+            group.run_here(handle.calls[0])
+            return
         for call in handle.calls:
             group.submit(call)
         if watched:

@@ -62,6 +62,27 @@ class WorkerGroup:
         self._held = 0
         self._numbers = itertools.count()
         self._closed = False
+        self._here = 0
+        """Calls that run on their callers' threads; changed under the mutex."""
+        self._none_here = threading.Condition(self._mutex)
+
+    def run_here(self, call: Call) -> None:
+        """Run a call on this thread, for a store that never waits: a hand-over would cost more than the call."""
+        with self._mutex:
+            if self._closed:
+                call.cancel()
+                return
+            self._here += 1
+        try:
+            if call.claim(self):
+                error = self._perform(call)
+                if error is not None and not isinstance(error, Exception):
+                    raise error  # KeyboardInterrupt is this thread's own
+        finally:
+            with self._mutex:
+                self._here -= 1
+                if not self._here:
+                    self._none_here.notify_all()
 
     def submit(self, call: Call) -> None:
         """Queue a call. A group that is closed cancels it."""
@@ -104,7 +125,7 @@ class WorkerGroup:
     @property
     def running(self) -> int:
         """Calls inside the store now, abandoned ones included."""
-        return sum(worker.call is not None for worker in list(self._workers))
+        return self._here + sum(worker.call is not None for worker in list(self._workers))
 
     @property
     def threads(self) -> list[threading.Thread]:
@@ -142,11 +163,13 @@ class WorkerGroup:
                 wanted[0].join(min(left, _LOOK_AGAIN))  # its call may be abandoned meanwhile
 
     def join(self, deadline: float) -> bool:
-        """Wait for every worker to end, to `deadline` on time.monotonic() at most; True where all have."""
+        """Wait for every worker and call to end, to `deadline` on time.monotonic() at most; True where all have."""
+        with self._none_here:
+            ended = self._none_here.wait_for(lambda: not self._here, max(0.0, deadline - wall()))
         for thread in self.threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - wall()))
-        return not self.threads
+        return ended and not self.threads
 
     def give_up_running(self) -> int:
         """Abandon every running call; how many there were."""
@@ -187,17 +210,19 @@ class WorkerGroup:
                 if worker.replaced:
                     self._held -= 1
 
-    def _perform(self, call: Call) -> None:
-        work = call.work
+    def _perform(self, call: Call) -> BaseException | None:
+        """Run it and tell its answer; what it raised, which is told too."""
+        work, failure = call.work, None
         assert work is not None
         try:
             answer = work(call)
         except BaseException as error:  # noqa: BLE001 - a worker survives anything; the ledger keeps the cause
             _log.exception("a storage call failed outside the store")
             self._ledger.exception(str(self.direction), error)
-            answer = call.given_up(Outcome.UNAVAILABLE, call.partial)
+            answer, failure = call.given_up(Outcome.UNAVAILABLE, call.partial), error
         del work
         call.finish(answer)
+        return failure
 
 
 class DeadlineKeeper:

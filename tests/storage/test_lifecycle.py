@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,7 @@ def test_close_reports_what_never_returned(kit: Any) -> None:
     session = kit.open(backend)
     handle = session.submit_get(kit.hashes(1), kit.rooms(1))
     assert backend.entered.acquire(timeout=kit.bound)
-    report = session.close(0.05)
+    report = session.close(2.0)
     assert report.abandoned == 1
     assert handle.result() == [Outcome.TIMEOUT]
     assert not handle.returned.is_set()
@@ -340,3 +340,37 @@ def test_a_failed_opening_tells_its_own_error_though_close_fails_too(
     with pytest.raises(OpenError, match="memlock limit"):
         kit.open(Refuses(), Capabilities(registration="region"))
     assert "cannot close" in caplog.text
+
+
+def test_a_store_that_never_waits_is_called_on_the_thread_of_whoever_waits(kit: Any) -> None:
+    seen: list[threading.Thread] = []
+
+    class Here(kit.Plain):  # type: ignore[name-defined, misc]
+        capabilities = Capabilities(nonblocking=True)
+
+        @hookimpl
+        def batch_exists(self, keys: Sequence[str]) -> int:
+            seen.append(threading.current_thread())
+            return len(keys)
+
+    session = kit.open(Here())
+    hashes = kit.hashes(3)
+    assert session.exists(hashes) == 3
+    assert session.submit_exists(hashes).result() == 3
+    assert seen[0] is threading.current_thread()
+    assert seen[1] is not seen[0], "whoever submits does not want to run it"
+
+
+def test_an_interrupt_inside_such_a_store_is_the_callers_own(kit: Any) -> None:
+    class Interrupted(kit.Plain):  # type: ignore[name-defined, misc]
+        capabilities = Capabilities(nonblocking=True)
+
+        @hookimpl
+        def batch_exists(self, keys: Sequence[str]) -> int:
+            raise KeyboardInterrupt
+
+    session = kit.open(Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        session.exists(kit.hashes(1))
+    assert session.submit_exists(kit.hashes(1)).result() == 0, "on a worker it is a failure of the store"
+    assert session.status().running["read"] == 0

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.storage.binding import HookBinding
-from hicache_core.types import Buffer, HostPoolView, IoContext, Outcome, Page
+from hicache_core.types import Buffer, Capabilities, HostPoolView, IoContext, Outcome, Page
 
 
 class Proxy:
@@ -18,8 +20,8 @@ class Proxy:
         self.real = backend
         self.hooks = HookBinding(backend)
         capabilities = getattr(backend, "capabilities", None)
-        if capabilities is not None:
-            self.capabilities = capabilities
+        if isinstance(capabilities, Capabilities):
+            self.capabilities = msgspec.structs.replace(capabilities, nonblocking=False)  # a proxy may wait
 
     @hookimpl
     def batch_exists(self, keys: Sequence[str], ctx: IoContext) -> Any:

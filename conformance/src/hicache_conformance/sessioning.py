@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -104,6 +105,8 @@ def session_on(
         return between[0]
 
     spec = dataclasses.replace(h.resolved.spec, factory=factory)
+    if wrap is not None:  # what stands between may wait, whatever the store itself promises
+        spec = dataclasses.replace(spec, capabilities=msgspec.structs.replace(h.capabilities, nonblocking=False))
     session = open_session(
         BackendChoice(spec, h.resolved.options, "the conformance suite"),
         identity=identity or identity_of(h),
