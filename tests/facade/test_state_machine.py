@@ -47,6 +47,8 @@ class Hierarchy(RuleBasedStateMachine):
         eviction=st.sampled_from(["lru", "lfu", "fifo", "slru", "filo", "mru", "priority"]),
         faults=st.one_of(st.none(), FAULTS),
         attached=st.booleans(),
+        history=st.lists(PREFIXES, max_size=4),
+        evicted=st.integers(0, 16),
     )
     def build(
         self,
@@ -57,6 +59,8 @@ class Hierarchy(RuleBasedStateMachine):
         eviction: str,
         faults: dict[str, Any] | None,
         attached: bool,
+        history: list[list[int]],
+        evicted: int,
     ) -> None:
         self.faults = faults
         self.failing_copies = ""
@@ -84,6 +88,9 @@ class Hierarchy(RuleBasedStateMachine):
         self.cache = cache
         self.waiting: list[Request] = []
         self.running: list[Request] = []
+        for prefix in history:
+            self.serve(prefix, None)
+        cache.evict(evicted)
 
     def open_store(self) -> StorageSession:
         if self.faults is None:
@@ -95,6 +102,23 @@ class Hierarchy(RuleBasedStateMachine):
             raise OSError("a copy that was made to fail")
 
     # requests
+
+    def serve(self, prefix: list[int], salt: str | None) -> None:
+        """A whole life, alone."""
+        request = self.cache.new_request("r", tokens_for(*prefix), cache_salt=salt)
+        self.waiting.append(request)
+        self.cache.prefetch_from_storage(request)
+        self.start(request, patient=True, quota=None)
+        if request in self.running:
+            self.running.remove(request)
+            self.cache.cache_finished_req(request)
+
+    @rule(prefix=PREFIXES, salt=st.sampled_from([None, "a"]), evict=st.integers(0, 16), evict_host=st.integers(0, 16))
+    def serve_and_evict(self, prefix: list[int], salt: str | None, evict: int, evict_host: int) -> None:
+        self.serve(prefix, salt)
+        self.cache.drain(0.01)
+        self.cache.evict(evict)
+        self.cache.evict_host(evict_host)
 
     @rule(
         prefix=PREFIXES,
@@ -113,7 +137,10 @@ class Hierarchy(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(data=st.data(), patient=st.booleans(), quota=st.sampled_from([None, 0, 2]))
     def admit(self, data: Any, patient: bool, quota: int | None) -> None:
-        request = data.draw(st.sampled_from(self.waiting))
+        self.start(data.draw(st.sampled_from(self.waiting)), patient, quota)
+
+    def start(self, request: Request, patient: bool, quota: int | None) -> None:
+        """From the queue into the batch, if its time has come."""
         if patient:
             self.engine.wait_for_prefetch(request)
         elif not self.cache.check_prefetch_progress(request):
