@@ -9,6 +9,7 @@ import sys
 import httpx
 import pytest
 from hicache_engine import cli
+from hicache_engine.flags import engine_options
 from hicache_engine.spinning import limit_spinning
 
 SMALL = ["--model", "random", "--device-tokens", "1024", "--max-tokens", "8"]
@@ -93,6 +94,17 @@ def test_bad_input_is_one_clear_message(run, words, says):
     assert err.startswith("error:")
     assert says in err
     assert "Traceback" not in err
+
+
+def test_settings_come_from_file_and_environment_too(monkeypatch, tmp_path):
+    path = tmp_path / "hicache.toml"
+    path.write_text("page_size = 32\nhicache_ratio = 3.0\n")
+    monkeypatch.setenv("HICACHE_EVICTION_POLICY", "slru")
+    assert engine_options().cache.page_size == 16
+    cache = engine_options({"hicache_ratio": None, "prefetch_threshold": 64}, config=path).cache
+    assert (cache.page_size, cache.hicache_ratio, cache.eviction_policy) == (32, 3.0, "slru")
+    assert cache.prefetch_threshold == 64
+    assert cache.enable_hierarchical_cache
 
 
 def test_the_version_is_told(run):

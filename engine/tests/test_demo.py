@@ -21,7 +21,7 @@ PAGE = 64
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
-    options = engine_options(model="random", page_size=PAGE, prefetch_policy="wait_complete")
+    options = engine_options({"page_size": PAGE, "hicache_storage_prefetch_policy": "wait_complete"}, model="random")
     steps: list[str] = []
     report = Demo(out, options, rounds=1, min_ratio=0.0, say=steps.append).run()
     assert len(steps) >= 6

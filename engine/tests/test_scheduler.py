@@ -113,6 +113,20 @@ def test_a_prefix_that_ends_at_a_chunk_gives_the_same_bits(make_engine, tmp_path
     assert (cold.logits - warm.logits).abs().max() <= 1e-3
 
 
+@pytest.mark.parametrize("layout", ["layer_first", "page_first", "page_first_direct", "page_head"])
+def test_every_layout_brings_the_same_bits_back(make_engine, tmp_path, layout):
+    prompt = np.random.default_rng(7).integers(0, 256, 2 * CHUNK + 3).astype(np.uint32)
+    settings = {"backend": "file", "options": {"root": str(tmp_path / "store")}, "hicache_mem_layout": layout}
+    settings |= {"hicache_io_backend": "direct"} if layout == "page_first_direct" else {}
+    writer = make_engine(**settings)
+    (cold,) = writer.generate([prompt], SHORT, keep_logits=True)
+    assert writer.cache.drain(30)
+    (warm,) = make_engine(**settings).generate([prompt], SHORT, keep_logits=True)
+    assert warm.usage.storage == 2 * CHUNK
+    assert torch.equal(cold.logits, warm.logits)
+    assert cold.tokens == warm.tokens
+
+
 def test_a_store_that_fails_costs_only_time(make_engine, expected, tmp_path):
     asked = prompts(8, seed=7)
     root = str(tmp_path / "store")

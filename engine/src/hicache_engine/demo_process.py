@@ -109,7 +109,7 @@ class Stage:
 
     def logits_diff(self, one: str, other: str) -> float:
         """Largest difference between the logits that two lives kept (`process/life`)."""
-        a, b = (torch.load(self._work / f"{name}.pt", weights_only=True) for name in (one, other))
+        a, b = (torch.load(self._work / f"{name}.pt", map_location="cpu", weights_only=True) for name in (one, other))
         return float((a - b).abs().max())
 
     @property
