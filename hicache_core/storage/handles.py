@@ -73,6 +73,9 @@ class CallState(Enum):
     RETURNED_LATE = "returned_late"
 
 
+_INSIDE = frozenset({CallState.RUNNING, CallState.COMMITTING, CallState.ABANDONED})
+
+
 class Call:
     """One piece of work of one worker.
 
@@ -120,6 +123,11 @@ class Call:
     def abandoned(self) -> bool:
         """True from the moment at which the waiter stopped waiting; the worker then does nothing further."""
         return self.state is CallState.ABANDONED
+
+    @property
+    def inside(self) -> bool:
+        """Whether its hook may be running: claimed and not returned."""
+        return self.state in _INSIDE
 
     def claim(self, group: WorkerGroup) -> bool:
         """queued → running. False where a waiter cancelled it first."""

@@ -125,7 +125,8 @@ class WorkerGroup:
     @property
     def running(self) -> int:
         """Calls inside the store now, abandoned ones included."""
-        return self._here + sum(worker.call is not None for worker in list(self._workers))
+        calls = [worker.call for worker in list(self._workers)]
+        return self._here + sum(call is not None and call.inside for call in calls)
 
     @property
     def threads(self) -> list[threading.Thread]:
