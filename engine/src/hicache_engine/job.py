@@ -75,6 +75,8 @@ class Completion:
     usage: Usage
     ttft: float | None
     """Seconds from submission to the first token; None where there was none."""
+    queued: float | None
+    """Seconds from submission to admission: waiting for L3 and for room; None where it was not admitted."""
     error: str = ""
     logits: Tensor | None = None
     """float32[vocab] after the last prompt token, where asked for."""
@@ -121,6 +123,7 @@ class Job:
     outputs: list[int] = field(default_factory=list)
     report: CacheReport | None = None
     """Of the first admission."""
+    admitted_at: float | None = None
     first_token_at: float | None = None
     first_logits: Tensor | None = None
     failed_loads: int = 0

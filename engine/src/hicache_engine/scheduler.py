@@ -197,6 +197,7 @@ class Scheduler:
         job.computed = request.prefix_pages * self.page_size
         job.report = job.report or request.report
         job.phase = Phase.PREFILL
+        job.admitted_at = job.admitted_at or self._clock()
         return True
 
     def _give_up_if_alone(self, job: Job, admitted: list[Job]) -> None:
@@ -317,10 +318,19 @@ class Scheduler:
         job.phase = Phase.ENDED
         tail = job.answer.finish()
         job.text += tail
-        ttft = None if job.first_token_at is None else job.first_token_at - job.arrived
-        usage = job.usage()
-        outputs = tuple(job.outputs)
-        self._tell(job, Completion(job.rid, outputs, job.text, tail, reason, usage, ttft, error, job.first_logits))
+        end = Completion(
+            rid=job.rid,
+            tokens=tuple(job.outputs),
+            text=job.text,
+            tail=tail,
+            reason=reason,
+            usage=job.usage(),
+            ttft=None if job.first_token_at is None else job.first_token_at - job.arrived,
+            queued=None if job.admitted_at is None else job.admitted_at - job.arrived,
+            error=error,
+            logits=job.first_logits,
+        )
+        self._tell(job, end)
 
     def _tell(self, job: Job, event: Delta | Completion) -> None:
         if job.listener is not None:
