@@ -244,7 +244,7 @@ class OpenContext:
     rank: int = 0
     world_size: int = 1
     inspecting: bool = False
-    """True for an operator's tool: a store that is not there is an error, not made, and reading is no use of a page."""
+    """True for an operator's tool: what is not there is an error, not made; reading is no use of a page."""
 
 
 OptionsType: TypeAlias = type[msgspec.Struct]

@@ -87,9 +87,7 @@ def test_torch_is_imported_at_module_level_only_where_it_is_the_subject() -> Non
         str(path.relative_to(ROOT))
         for path in sources("hicache_core")
         for name, top in imports(path)
-        if name == "torch"
-        and top
-        and not str(path.relative_to(PACKAGES["hicache_core"])).startswith(TORCH_HOMES)
+        if name == "torch" and top and not str(path.relative_to(PACKAGES["hicache_core"])).startswith(TORCH_HOMES)
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -108,5 +106,7 @@ def test_imports_without_torch(module: str) -> None:
 def test_an_entry_point_module_is_featherweight(entry: str) -> None:
     code = f"import sys; import {entry}; print(*sorted(m for m in sys.modules if m.startswith('hicache')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    heavy = [name for name in done.stdout.split() if name.startswith(("hicache_core.storage", "hicache_file.backend"))]
+    heavy = [
+        name for name in done.stdout.split() if name.startswith(("hicache_core.storage", "hicache_file.backend"))
+    ]
     assert not heavy, f"{entry} imports {heavy} before a session opens"

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-pytest.importorskip("hicache_conformance", reason="the suite is another distribution: pip install hicache-conformance")
+pytest.importorskip(
+    "hicache_conformance", reason="the suite is another distribution: pip install hicache-conformance"
+)
 
 
 def test_the_example_backend_is_conformant(tmp_path: Path) -> None:
