@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from hicache_core.cli.choices import AsJson, Assignments
 from hicache_core.cli.output import out, print_json, table
@@ -45,10 +44,7 @@ def explain_config(
     if as_json:
         print_json({"settings": rows, "unknown_variables": resolved.unknown_variables})
         return
-    shown = [
-        (row.name, escape(str(row.value)), escape(row.source), escape("\n".join((*row.overridden, row.correction))))
-        for row in rows
-    ]
+    shown = [(row.name, row.value, row.source, "\n".join((*row.overridden, row.correction))) for row in rows]
     out.print(table("Configuration", ("setting", "value", "from", "replaced or corrected"), shown))
     for name in resolved.unknown_variables:
         out.print(f"[yellow]note[/] the variable {name} is read by no one here")

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from hicache_core.cli.choices import AsJson, Assignments, Backend, chosen
 from hicache_core.cli.output import out, print_json, table
@@ -47,9 +47,9 @@ def explain(
     shown = [
         (
             row.page,
-            f"[{_STYLE.get(row.state, 'red')}]{row.state}[/]",
+            Text(row.state, _STYLE.get(row.state, "red")),
             "yes" if row.served else "no",
-            escape(row.reason),
+            row.reason,
         )
         for row in rows
     ]

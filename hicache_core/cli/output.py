@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -31,12 +32,15 @@ class Exit(IntEnum):
 def table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()
 ) -> Table:
-    """A rich table; `right` holds the indices of columns to align right."""
+    """A rich table; `right` holds the indices of columns to align right.
+
+    A cell is shown as it is: text from a plugin or a path may hold brackets. Styled cells are `Text`.
+    """
     made = Table(title=title, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
         made.add_column(column, justify="right" if index in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*("" if cell is None else str(cell) for cell in row))
+        made.add_row(*(cell if isinstance(cell, Text) else Text("" if cell is None else str(cell)) for cell in row))
     return made
 
 

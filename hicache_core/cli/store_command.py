@@ -45,7 +45,8 @@ def ls(
             return
         now = time.time()
         for stored in found:
-            out.print(f"{human_bytes(stored.nbytes):>10}  {_age(now - stored.mtime):>6}  {stored.key}", markup=False)
+            line = f"{human_bytes(stored.nbytes):>10}  {_age(now - stored.mtime):>6}  {stored.key}"
+            out.print(line, markup=False, soft_wrap=True)  # one object a line, also in a pipe
 
 
 @group.command("stat")
@@ -126,7 +127,8 @@ def verify_store(
         rows = [(name, value) for name, value in msgspec.structs.asdict(tally).items() if name != "nbytes"]
         out.print(table(f"Verified {human_bytes(tally.nbytes)}", ("", "objects"), rows, right=(1,)))
         for verdict in bad:
-            out.print(f"[red]{verdict.outcome.value}[/] {escape(verdict.key)}: {escape(verdict.reason)}")
+            line = f"[red]{verdict.outcome.value}[/] {escape(verdict.key)}: {escape(verdict.reason)}"
+            out.print(line, soft_wrap=True)
         out.print("[green]clean[/]" if tally.clean else "[red]not clean[/]; the next write of a page replaces it")
     if not tally.clean:
         raise typer.Exit(Exit.FAILED)
@@ -169,7 +171,7 @@ def gc(
         count = result.chosen if dry_run else result.removed
         out.print(f"{verb} {count} of {result.scanned} objects ({human_bytes(result.chosen_bytes)})")
         for key in result.failed:
-            err.print(f"[red]not removed[/] {escape(key)}")
+            err.print(f"[red]not removed[/] {escape(key)}", soft_wrap=True)
     if result.failed:
         raise typer.Exit(Exit.FAILED)
 

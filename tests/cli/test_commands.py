@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from hicache_core.cli import doctor_command
+from hicache_core.plugin.environment import Finding
+
 
 def test_version_and_help(hicache):
     assert hicache("--version").out.startswith("hicache ")
@@ -57,6 +60,12 @@ def test_doctor_reports_and_is_well(hicache):
     assert done.code == 0, done.out
     assert {finding["level"] for finding in done.json} <= {"ok", "warn"}
     assert hicache("doctor").code == 0
+
+
+def test_what_stands_in_brackets_is_shown(hicache, monkeypatch):
+    finding = Finding("warn", "torch", "not installed", "pip install 'hicache-core[torch]'")
+    monkeypatch.setattr(doctor_command, "diagnose", lambda: [finding])
+    assert "hicache-core[torch]" in hicache("doctor").out
 
 
 def test_config_explain_says_where_each_value_came_from(hicache, tmp_path):

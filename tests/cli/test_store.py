@@ -58,6 +58,15 @@ def test_ls_stat_du_count_what_is_there(hicache, tmp_path):
     assert len(one) == 5
 
 
+def test_ls_gives_one_line_to_each_object_however_narrow_the_terminal(hicache, tmp_path):
+    root = tmp_path / "kv"
+    hashes = put(root)
+    listed = hicache("store", "ls", "--backend", "file", "-o", f"root={root}", env={"COLUMNS": "40"}).out
+    lines = listed.splitlines()
+    assert len(lines) == len(hashes)
+    assert all(any(page_hash in line for line in lines) for page_hash in hashes)
+
+
 def test_verify_names_the_damaged_page_and_fails(hicache, tmp_path):
     root = tmp_path / "kv"
     hashes = put(root)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
+from rich.text import Text
 
 from hicache_core.cli.output import out, table
 
@@ -27,7 +28,7 @@ def show(report: dict[str, Any], path: Path) -> None:
     columns = ("case", *TIERS, "same text", "why the hits ended")
     out.print(table("What must not be used is computed again", columns, _case_rows(report), right=(1, 2, 3, 4)))
     out.print()
-    checks = [(_mark(c.passed), escape(c.name), escape(c.detail)) for c in report["checks"]]
+    checks = [(_mark(c.passed), c.name, c.detail) for c in report["checks"]]
     out.print(table("Checks", ("", "what must hold", "measured"), checks))
     failed = sum(not c.passed for c in report["checks"])
     verdict = "[bold green]all checks hold[/]" if report["ok"] else f"[bold red]{failed} checks failed[/]"
@@ -48,16 +49,16 @@ def _run_rows(report: dict[str, Any]) -> list[tuple[object, ...]]:
         ),
         ("logits, max |Δ|, resumed at a chunk's end", "", f"{diff['aligned']:g}"),
         ("logits, max |Δ|, resumed elsewhere", "", f"{diff['unaligned']:.1e}"),
-        ("answer", escape(report["text"][:60]), "the same" if report["text_equal"] else "[red]different[/]"),
+        ("answer", report["text"][:60], "the same" if report["text_equal"] else Text("different", "red")),
     ]
 
 
 def _case_rows(report: dict[str, Any]) -> list[tuple[object, ...]]:
     return [
-        (name, *(case["tokens_by_tier"][tier] for tier in TIERS), _mark(case["text_equal"]), escape(case["reason"]))
+        (name, *(case["tokens_by_tier"][tier] for tier in TIERS), _mark(case["text_equal"]), case["reason"])
         for name, case in report["cases"].items()
     ]
 
 
-def _mark(good: bool) -> str:
-    return "[green]✓[/]" if good else "[red]✗[/]"
+def _mark(good: bool) -> Text:
+    return Text("✓", "green") if good else Text("✗", "red")
