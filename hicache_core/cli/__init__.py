@@ -1,1 +1,1 @@
-"""."""
+"""The `hicache` command: one module per command."""

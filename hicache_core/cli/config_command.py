@@ -44,7 +44,15 @@ def explain_config(
     if as_json:
         print_json({"settings": rows, "unknown_variables": resolved.unknown_variables})
         return
-    shown = [(row.name, row.value, row.source, "\n".join((*row.overridden, row.correction))) for row in rows]
+    shown = [
+        (
+            row.name,
+            "none" if row.value is None else row.value,
+            row.source,
+            "\n".join((*row.overridden, row.correction)),
+        )
+        for row in rows
+    ]
     out.print(table("Configuration", ("setting", "value", "from", "replaced or corrected"), shown))
     for name in resolved.unknown_variables:
         out.print(f"[yellow]note[/] the variable {name} is read by no one here")

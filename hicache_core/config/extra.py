@@ -1,4 +1,4 @@
-"""The extra config of a storage backend: its options, and the settings that the survey keeps among them."""
+"""The extra config of a storage backend: its options, and the settings that SGLang keeps among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every setting of the hierarchy, with today's defaults (SGLang 0.5.23) and the survey's (June 2026)."""
+"""Every setting of the hierarchy, with the defaults of SGLang 0.5.23, and those of June 2026 for `compat`."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ class Handle(Generic[T]):
         """Stop waiting: queued parts are CANCELLED, running ones TIMEOUT. Returns once the answer is there.
 
         That is at once, except while a worker copies into lent memory, and for a store that writes straight
-        into a pool that cannot be quarantined: then the caller waits for it (CONTRACT §8).
+        into a pool that cannot be quarantined: then the caller waits for it (`SessionSettings.lent_pools`).
         """
         self._give_up()
         while not self._done.wait(0.05):

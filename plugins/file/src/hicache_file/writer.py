@@ -2,7 +2,7 @@
 
 Every open store has a directory of its own, `+hicache/writers/<16 hex>/`, with a file `record` that it keeps locked
 (flock goes with the process, however that ends) and that holds the bytes it has reserved. Temporaries are made here
-under numbers and linked to their place. Whoever finds a record that it can lock has found a dead writer and removes
+under numbers and renamed to their place. Whoever finds a record that it can lock has found a dead writer and removes
 its directory; a living one is never touched.
 """
 
