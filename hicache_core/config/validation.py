@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from importlib.metadata import entry_points
 
 from hicache_core.config.model import HiCacheConfig
 from hicache_core.errors import ConfigError, OptionError, UnknownNameError
-
-EVICTION_GROUP = "hicache.eviction_policies"
-BUILT_IN_POLICIES = ("lru", "lfu", "fifo", "mru", "filo", "slru", "priority")
+from hicache_core.tree.eviction import policy_names
 
 _LARGEST_SIZE_GB = 1e6
 
@@ -42,15 +39,6 @@ def validate(config: HiCacheConfig, given: Collection[str] = ()) -> None:
     _check_built(config)
 
 
-def check_attach(config: HiCacheConfig) -> None:
-    """Refuse to attach a storage backend to a hierarchy that was not enabled at start."""
-    if not config.enable_hierarchical_cache:
-        raise ConfigError(
-            "a storage backend can be attached only where enable_hierarchical_cache was on at start: there is no "
-            "host pool that it could fill"
-        )
-
-
 def _check_page_size(page_size: int) -> None:
     if page_size < 1 or page_size & (page_size - 1):
         below = 1 << max(page_size.bit_length() - 1, 0)
@@ -59,7 +47,7 @@ def _check_page_size(page_size: int) -> None:
 
 
 def _check_policy(name: str) -> None:
-    known = {*BUILT_IN_POLICIES, *(entry.name for entry in entry_points(group=EVICTION_GROUP))}
+    known = policy_names()
     if name not in known:
         raise UnknownNameError("eviction policy", name, known)
 

@@ -88,7 +88,10 @@ class Attachment:
         if state.session is not None:
             raise MisuseError(f"storage {state.session.backend_name!r} is attached: detach it first")
         if state.host_pool is None:
-            raise ConfigError("L3 needs a host pool (L2): pages go to storage and come back through it")
+            raise ConfigError(
+                "L3 needs a host pool (L2), through which pages go to storage and come back; it is made at start, "
+                "where enable_hierarchical_cache is on"
+            )
 
     def detach(self, mode: DetachMode, timeout: float) -> bool:
         """Stop using L3 and close its session. Whether everything reached it and the session closed clean.

@@ -10,12 +10,11 @@ import msgspec
 import pytest
 
 from hicache_core.config import corrections, merge
-from hicache_core.config.corrections import Correction, correct
+from hicache_core.config.corrections import Correction
 from hicache_core.config.explain import explain
 from hicache_core.config.load import ResolvedConfig, resolve
 from hicache_core.config.model import HiCacheConfig
 from hicache_core.config.names import FIELDS, VARIABLES, flag, variable
-from hicache_core.config.validation import check_attach, validate
 from hicache_core.errors import ConfigError, OptionError, UnknownNameError
 from hicache_core.plugin import select
 from hicache_core.types import BackendSpec, Capabilities
@@ -344,27 +343,10 @@ def test_a_backend_that_cannot_take_layer_first(io: str, layout: str) -> None:
     ]
 
 
-def test_a_backend_that_takes_only_the_other_layout() -> None:
-    config = HiCacheConfig(hicache_mem_layout="layer_first")
-    made = correct(config, Capabilities(layouts=("page_first_direct",)), "s")
-    assert (config.hicache_mem_layout, config.hicache_io_backend) == ("page_first_direct", "direct")
-    assert [c.field for c in made] == ["hicache_mem_layout", "hicache_io_backend"]
-    with pytest.raises(ConfigError, match="takes only page_head"):
-        correct(HiCacheConfig(), Capabilities(layouts=("page_head",)), "s")
-
-
 def test_size_decides_over_ratio() -> None:
     found = resolved({"hicache_ratio": 2, "hicache_size": 100})
     assert found.config.hicache_ratio is None
     assert [c.field for c in found.corrections] == ["hicache_ratio"]
-
-
-def test_correction_leaves_nothing_to_correct() -> None:
-    for layout in ("layer_first", "page_first", "page_first_direct", "page_head"):
-        for io in ("kernel", "direct"):
-            config = HiCacheConfig(hicache_mem_layout=layout, hicache_io_backend=io)  # type: ignore[arg-type]
-            correct(config)
-            assert correct(config) == []
 
 
 def test_each_correction_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -373,18 +355,6 @@ def test_each_correction_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert [r.getMessage() for r in caplog.records] == [
         "hicache_mem_layout: page_first becomes page_first_direct: direct needs each layer of a page in one piece"
     ]
-
-
-def test_attach_only_when_enabled_at_start() -> None:
-    check_attach(HiCacheConfig(enable_hierarchical_cache=True))
-    with pytest.raises(ConfigError, match="on at start"):
-        check_attach(HiCacheConfig())
-
-
-def test_a_config_made_in_code_is_validated_alike() -> None:
-    validate(HiCacheConfig())
-    with pytest.raises(OptionError, match="page_size 3"):
-        validate(HiCacheConfig(page_size=3))
 
 
 def test_explain_tells_value_source_and_correction() -> None:

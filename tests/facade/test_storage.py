@@ -99,7 +99,7 @@ def test_one_storage_at_a_time(make: Any, open_gated: Any, open_storage: Any) ->
     engine = make(session=open_gated())
     with pytest.raises(MisuseError, match="'gated' is attached"):
         engine.cache.attach_storage_backend(open_storage())
-    with pytest.raises(ConfigError, match="needs a host pool"):
+    with pytest.raises(ConfigError, match=r"needs a host pool.*enable_hierarchical_cache"):
         make(host_pages=None).cache.attach_storage_backend(open_storage())
 
 
