@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from hicache_core.config.documents import read_document
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
@@ -69,6 +72,26 @@ def test_dependencies_point_one_way(package: str) -> None:
         and (str(path.relative_to(ROOT)), name) not in LAZY_DOORS
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_what_is_imported_is_declared(package: str) -> None:
+    home = next(up for up in PACKAGES[package].parents if (up / "pyproject.toml").exists())
+    project = read_document(home / "pyproject.toml")["project"]
+    optional = [line for lines in project.get("optional-dependencies", {}).values() for line in lines]
+    declared = {re.split(r"[^A-Za-z0-9-]", line)[0] for line in (*project["dependencies"], *optional)}
+    imported = {
+        {"yaml": "pyyaml"}.get(name, name.replace("_", "-"))
+        for path in sources(package)
+        for name, _ in imports(path)
+        if name not in sys.stdlib_module_names
+        and name != package
+        and (str(path.relative_to(ROOT)), name) not in LAZY_DOORS
+    }
+    assert imported <= declared, f"{package} imports {sorted(imported - declared)} without declaring it"
+    reasons = (ROOT / "docs/dependencies.md").read_text()
+    untold = [name for name in declared if not name.startswith("hicache-") and name not in reasons]
+    assert not untold, f"docs/dependencies.md gives no reason for {untold}"
 
 
 def test_the_core_knows_no_engine() -> None:
