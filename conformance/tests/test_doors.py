@@ -64,6 +64,17 @@ def test_the_command_shows_every_failure_and_exits_with_1(tmp_path, monkeypatch)
     assert json.loads(path.read_text())["levels"]["core"] == "fail"
 
 
+def test_the_command_writes_json_alone_on_standard_output(capfdbinary, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert run_command("memory", {}, json_path="-", seed=1, cases=QUICK[:1]) == 0
+    said = capfdbinary.readouterr()
+    assert json.loads(said.out)["seed"] == 1
+    assert list(tmp_path.iterdir()) == []
+    assert run_command("memry", {}, json_path="-") == MISUSED
+    said = capfdbinary.readouterr()
+    assert (said.out, b"did you mean" in said.err) == (b"", True)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [

@@ -11,7 +11,7 @@ from hicache_core.config.model import HiCacheConfig
 from hicache_core.errors import ConfigError
 from hicache_core.types import Capabilities
 
-_log = logging.getLogger("hicache.config")
+_log = logging.getLogger(__name__)
 _reported: set[str] = set()
 
 
@@ -66,7 +66,7 @@ def _instead_of_layer_first(config: HiCacheConfig, layouts: tuple[str, ...]) -> 
 
 
 def report(corrections: Iterable[Correction]) -> list[Correction]:
-    """Log those that this process has not logged before, as warnings of `hicache.config`; return them."""
+    """Log those that this process has not logged before, as warnings; return them."""
     fresh = [c for c in corrections if str(c) not in _reported]
     for correction in fresh:
         _reported.add(str(correction))

@@ -16,6 +16,7 @@ from hicache_conformance.casebook import catalogue
 from hicache_conformance.runner import run
 from hicache_conformance.target import Target
 from hicache_conformance.terminal import ProgressView, print_report
+from hicache_core.cli.output import write_json
 from hicache_core.errors import HiCacheError
 
 PASSED, FAILED, MISUSED = 0, 1, 2
@@ -37,10 +38,13 @@ def run_command(
     """Prove the backend `name` and show the report.
 
     options: as text from a command line (strict_options: already typed). Without options the backend's kit makes a
-    throwaway store. levels, cases, seed: see `run`. xfail: case id -> reason. json_path: where the JSON report goes.
-    quiet: no terminal report. Returns 0 (no failure), 1 (a case failed) or 2 (unknown backend, level or option).
+    throwaway store. levels, cases, seed: see `run`. xfail: case id -> reason. json_path: where the JSON report goes;
+    `-` is standard output, and nothing else is said there. quiet: no terminal report. Returns 0 (no failure), 1 (a
+    case failed) or 2 (unknown backend, level or option).
     """
+    complain = console or Console(stderr=True)
     console = console or Console()
+    quiet = quiet or json_path == "-"
     # Cases break the store on purpose; what the core logs about that is no news, unless someone has asked for logs.
     logging.getLogger("hicache_core").addHandler(logging.NullHandler())
     chosen = tuple(levels) if levels else None
@@ -52,9 +56,9 @@ def run_command(
                 target, levels=chosen, cases=cases, seed=seed, on_start=view.on_start, on_result=view.on_result
             )
         if json_path is not None:
-            report.write_json(Path(json_path))
+            write_json(report.as_dict(), str(json_path))
     except (HiCacheError, OSError) as error:
-        console.print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+        complain.print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
         return MISUSED
     if not quiet:
         print_report(report, console)

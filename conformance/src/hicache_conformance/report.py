@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from hicache_conformance.casebook import LEVELS
 
@@ -91,11 +88,6 @@ class Report:
                 {"id": r.id, "level": r.level, "reason": r.reason} for r in self.results if r.not_applicable
             ],
         }
-
-    def write_json(self, path: Path) -> None:
-        """Write the JSON form, indented."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(self.as_dict(), enc_hook=str), indent=2) + b"\n")
 
 
 def mark(outcomes: Iterable[str]) -> str:
