@@ -75,7 +75,7 @@ def test_another_process_finds_what_one_has_stored(run, tmp_path):
         (["--model", "/no/such.gguf"], "/no/such.gguf does not exist"),
         (["--model", "random", "--backend", "fil"], "did you mean 'file'"),
         (["--model", "random", "--backend", "file", "-o", "rooot=/tmp"], "root"),
-        (["--model", "random", "--backend", "file", "-o", "root"], "-o 'root' is not NAME=VALUE"),
+        (["--model", "random", "--backend", "file", "-o", "root"], "-o: 'root' is not of the form NAME=VALUE"),
         (["--model", "random", "--page-size", "24", "--chunk", "48"], "power of two"),
         (["--model", "random", "--chunk", "100"], "multiple of the page size"),
         (["--model", "random", "--dtype", "float33"], "did you mean 'float32'"),

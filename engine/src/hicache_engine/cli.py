@@ -1,8 +1,8 @@
-"""`hicache-engine`: chat with the model, serve it, or show that the cache works."""
+"""`hicache-engine`: chat with the model, serve it, name what its pages depend on, or show that the cache works."""
 
 from __future__ import annotations
 
-import sys
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +11,10 @@ import typer
 from rich.markup import escape
 
 from hicache_core.cli.output import Exit, err, out, print_json
-from hicache_core.errors import ConfigError, HiCacheError, OpenError
+from hicache_core.cli.running import run
+from hicache_core.errors import ConfigError
 
 from . import __version__, flags
-from .service import SWITCH_INTERVAL
 from .settings import EngineOptions
 
 app = typer.Typer(
@@ -42,28 +42,9 @@ def _root(
 
 
 @app.command()
+@flags.takes_engine_options(without=("max_running",))
 def chat(
-    model: flags.Model = "smollm2",
-    dtype: flags.Dtype = "float32",
-    device: flags.Device = "cpu",
-    seed: flags.Seed = 0,
-    threads: flags.Threads = None,
-    chunk: flags.Chunk = 256,
-    device_tokens: flags.DeviceTokens = 8192,
-    tenant: flags.Tenant = "",
-    config: flags.Config = None,
-    page_size: flags.PageSize = None,
-    hicache_ratio: flags.HostRatio = None,
-    hicache_size: flags.HostSize = None,
-    hicache_storage_backend: flags.Backend = None,
-    option: flags.BackendOptions = None,
-    hicache_storage_backend_extra_config: flags.ExtraConfig = None,
-    hicache_write_policy: flags.Write = None,
-    hicache_storage_prefetch_policy: flags.Prefetch = None,
-    prefetch_threshold: flags.PrefetchThreshold = None,
-    hicache_mem_layout: flags.Layout = None,
-    hicache_io_backend: flags.Io = None,
-    eviction_policy: flags.Eviction = None,
+    options: EngineOptions,
     system: Annotated[str | None, typer.Option("--system", help="the system message")] = None,
     prompt: Annotated[
         str | None,
@@ -77,31 +58,6 @@ def chat(
     from .chat import Chat
     from .sampling import SamplingParams
 
-    options = flags.engine_options(
-        {
-            "page_size": page_size,
-            "hicache_ratio": hicache_ratio,
-            "hicache_size": hicache_size,
-            "hicache_storage_backend": hicache_storage_backend,
-            "hicache_storage_backend_extra_config": hicache_storage_backend_extra_config,
-            "hicache_write_policy": hicache_write_policy,
-            "hicache_storage_prefetch_policy": hicache_storage_prefetch_policy,
-            "prefetch_threshold": prefetch_threshold,
-            "hicache_mem_layout": hicache_mem_layout,
-            "hicache_io_backend": hicache_io_backend,
-            "eviction_policy": eviction_policy,
-        },
-        option=option,
-        config=config,
-        model=model,
-        dtype=dtype,
-        device=device,
-        seed=seed,
-        threads=threads,
-        chunk=chunk,
-        device_tokens=device_tokens,
-        tenant=tenant,
-    )
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
     question = None if prompt is None else _text(prompt)
     with _started(options, quiet=as_json) as engine:
@@ -113,31 +69,11 @@ def chat(
 
 
 @app.command()
+@flags.takes_engine_options()
 def serve(
+    options: EngineOptions,
     host: Annotated[str, typer.Option("--host", help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="port to listen on; 0: any free one")] = 8000,
-    model: flags.Model = "smollm2",
-    dtype: flags.Dtype = "float32",
-    device: flags.Device = "cpu",
-    seed: flags.Seed = 0,
-    threads: flags.Threads = None,
-    chunk: flags.Chunk = 256,
-    max_running: flags.MaxRunning = 8,
-    device_tokens: flags.DeviceTokens = 8192,
-    tenant: flags.Tenant = "",
-    config: flags.Config = None,
-    page_size: flags.PageSize = None,
-    hicache_ratio: flags.HostRatio = None,
-    hicache_size: flags.HostSize = None,
-    hicache_storage_backend: flags.Backend = None,
-    option: flags.BackendOptions = None,
-    hicache_storage_backend_extra_config: flags.ExtraConfig = None,
-    hicache_write_policy: flags.Write = None,
-    hicache_storage_prefetch_policy: flags.Prefetch = None,
-    prefetch_threshold: flags.PrefetchThreshold = None,
-    hicache_mem_layout: flags.Layout = None,
-    hicache_io_backend: flags.Io = None,
-    eviction_policy: flags.Eviction = None,
     cache_report: Annotated[
         bool, typer.Option("--enable-cache-report/--no-cache-report", help="cached tokens by tier in each usage")
     ] = True,
@@ -145,48 +81,28 @@ def serve(
     """Serve the model over HTTP as OpenAI's API does: /v1/chat/completions, /v1/completions, /v1/models, /health."""
     from .serve import serve_forever
 
-    options = flags.engine_options(
-        {
-            "page_size": page_size,
-            "hicache_ratio": hicache_ratio,
-            "hicache_size": hicache_size,
-            "hicache_storage_backend": hicache_storage_backend,
-            "hicache_storage_backend_extra_config": hicache_storage_backend_extra_config,
-            "hicache_write_policy": hicache_write_policy,
-            "hicache_storage_prefetch_policy": hicache_storage_prefetch_policy,
-            "prefetch_threshold": prefetch_threshold,
-            "hicache_mem_layout": hicache_mem_layout,
-            "hicache_io_backend": hicache_io_backend,
-            "eviction_policy": eviction_policy,
-        },
-        option=option,
-        config=config,
-        model=model,
-        dtype=dtype,
-        device=device,
-        seed=seed,
-        threads=threads,
-        chunk=chunk,
-        max_running=max_running,
-        device_tokens=device_tokens,
-        tenant=tenant,
-    )
     serve_forever(_started(options), host=host, port=port, report=cache_report)
 
 
 @app.command()
+@flags.takes_engine_options()
+def identity(options: EngineOptions) -> None:
+    """What the stored pages of this engine depend on, as JSON: what `hicache explain --identity` reads."""
+    with _started(options, quiet=True) as engine:
+        session = engine.cache.session
+        print_json(dataclasses.asdict(engine.identity if session is None else session.identity))
+
+
+@app.command()
+@flags.takes_engine_options(
+    only=("model", "dtype", "device", "threads", "chunk", "page_size", "hicache_mem_layout", "hicache_io_backend"),
+    hicache_storage_prefetch_policy="wait_complete",
+)
 def demo(
+    options: EngineOptions,
     target: Annotated[Path, typer.Option("--out", help="folder for the store, the cases and report.json")] = Path(
         ".demo"
     ),
-    model: flags.Model = "smollm2",
-    dtype: flags.Dtype = "float32",
-    device: flags.Device = "cpu",
-    threads: flags.Threads = None,
-    chunk: flags.Chunk = 256,
-    page_size: flags.PageSize = None,
-    hicache_mem_layout: flags.Layout = None,
-    hicache_io_backend: flags.Io = None,
     rounds: Annotated[int, typer.Option("--rounds", help="answers with and without the store, in turn")] = 5,
     min_ratio: Annotated[float, typer.Option("--min-ratio", help="cold / warm time to first token, at least")] = 8.0,
     as_json: Annotated[bool, typer.Option("--json", help="the report as JSON on standard output")] = False,
@@ -198,19 +114,6 @@ def demo(
     from .demo import Demo
     from .demo_table import show
 
-    options = flags.engine_options(
-        {
-            "page_size": page_size,
-            "hicache_mem_layout": hicache_mem_layout,
-            "hicache_io_backend": hicache_io_backend,
-            "hicache_storage_prefetch_policy": "wait_complete",
-        },
-        model=model,
-        dtype=dtype,
-        device=device,
-        threads=threads,
-        chunk=chunk,
-    )
     console = err if as_json else out
     with console.status("starting") as status:
 
@@ -249,15 +152,5 @@ def _text(given: str) -> str:
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one clear message and an exit code, not a traceback."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    try:
-        app()
-    except OpenError as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}")
-        sys.exit(Exit.STORE)
-    except (HiCacheError, msgspec.ValidationError) as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}")
-        sys.exit(Exit.USAGE)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    """Run the command line."""
+    run(app, msgspec.ValidationError)

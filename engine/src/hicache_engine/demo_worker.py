@@ -18,12 +18,12 @@ import msgspec
 import torch
 
 from hicache_core.config.model import HiCacheConfig
+from hicache_core.switching import share_the_gil
 
 from .engine import Engine
 from .job import Completion
 from .loading import LoadedModel
 from .sampling import SamplingParams
-from .service import SWITCH_INTERVAL
 from .settings import EngineOptions
 from .tokenizer import TokenIds
 
@@ -168,7 +168,7 @@ def _warm_up(options: EngineOptions, model: LoadedModel, ids: TokenIds) -> None:
 def main() -> None:
     """Run as a script."""
     job_path, result_path = sys.argv[1:3]
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    share_the_gil()
     job = msgspec.json.decode(Path(job_path).read_bytes(), type=WorkerJob)
     result = run(job)
     Path(result_path).write_bytes(msgspec.json.encode(result))

@@ -1,4 +1,4 @@
-"""The command line's options, and how they become `EngineOptions`.
+"""The flags that commands share, and how they become `EngineOptions`.
 
 The hierarchy's settings come from defaults, a file (--config, HICACHE_CONFIG), HICACHE_* variables and flags, as
 everywhere in hicache; a flag that is not given leaves them alone.
@@ -6,9 +6,11 @@ everywhere in hicache; a flag that is not given leaves them alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 import typer
@@ -16,6 +18,7 @@ import typer
 from hicache_core.config.load import resolve
 from hicache_core.config.model import IoBackend, LayoutName, PrefetchPolicy, WritePolicy
 from hicache_core.errors import OptionError
+from hicache_core.plugin.options import split_assignments
 
 from .settings import PAGE_SIZE, EngineOptions
 
@@ -30,7 +33,8 @@ def _cache(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=_HIERARCHY, **more)
 
 
-Model = Annotated[str, _engine("--model", help="smollm2, random, or the path of a Llama GGUF")]
+ENGINE_FLAGS: dict[str, Any] = {
+    "model": Annotated[str, _engine("--model", help="smollm2, random, or the path of a Llama GGUF")]
 Dtype = Annotated[str, _engine("--dtype", help="float32, bfloat16 or float16, of weights and KV")]
 Device = Annotated[str, _engine("--device", help="a torch device: cpu, cuda, cuda:1")]
 Seed = Annotated[int, _engine("--seed", help="weights of --model random")]
@@ -45,21 +49,191 @@ HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L
 HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
 Backend = Annotated[
     str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-]
-BackendOptions = Annotated[
-    list[str] | None, _cache("-o", "--option", metavar="NAME=VALUE", help="an option of the backend; repeat it")
-]
-ExtraConfig = Annotated[
+],
+    "dtype": Annotated[str, _engine("--dtype", help="float32, bfloat16 or float16, of weights and KV")]
+Device = Annotated[str, _engine("--device", help="a torch device: cpu, cuda, cuda:1")]
+Seed = Annotated[int, _engine("--seed", help="weights of --model random")]
+Threads = Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")]
+Chunk = Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
+MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
+DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
+Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
+Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
+PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
+HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "device": Annotated[str, _engine("--device", help="a torch device: cpu, cuda, cuda:1")]
+Seed = Annotated[int, _engine("--seed", help="weights of --model random")]
+Threads = Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")]
+Chunk = Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
+MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
+DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
+Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
+Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
+PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
+HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "seed": Annotated[int, _engine("--seed", help="weights of --model random")]
+Threads = Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")]
+Chunk = Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
+MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
+DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
+Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
+Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
+PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
+HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "threads": Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")]
+Chunk = Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
+MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
+DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
+Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
+Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
+PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
+HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "chunk": Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
+MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
+DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
+Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
+Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
+PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
+HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "max_running": Annotated[int, _engine("--max-running", help="sequences at once")]
+DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
+Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
+Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
+PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
+HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "device_tokens": Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
+Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
+Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
+PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
+HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "tenant": Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
+Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
+PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
+HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+}
+"""Flags of `EngineOptions`' own fields, with its defaults."""
+
+CACHE_FLAGS: dict[str, Any] = {
+    "page_size": Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
+HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "hicache_ratio": Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "hicache_size": Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "hicache_storage_backend": Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "hicache_storage_backend_extra_config": Annotated[
     str | None, _cache("--hicache-storage-backend-extra-config", help="the same as JSON, TOML or YAML, or @FILE")
-]
-Write = Annotated[str | None, _cache("--hicache-write-policy", help=", ".join(get_args(WritePolicy)))]
+],
+    "hicache_write_policy": Annotated[str | None, _cache("--hicache-write-policy", help=", ".join(get_args(WritePolicy)))]
 Prefetch = Annotated[
     str | None, _cache("--hicache-storage-prefetch-policy", help=", ".join(get_args(PrefetchPolicy)))
-]
-PrefetchThreshold = Annotated[int | None, _cache("--prefetch-threshold", help="tokens below which L3 is not asked")]
-Layout = Annotated[str | None, _cache("--hicache-mem-layout", help=", ".join(get_args(LayoutName)))]
-Io = Annotated[str | None, _cache("--hicache-io-backend", help=", ".join(get_args(IoBackend)))]
-Eviction = Annotated[str | None, _cache("--eviction-policy", help="lru, lfu, fifo, mru, filo, slru, priority")]
+],
+    "hicache_storage_prefetch_policy": Annotated[
+    str | None, _cache("--hicache-storage-prefetch-policy", help=", ".join(get_args(PrefetchPolicy)))
+],
+    "prefetch_threshold": Annotated[int | None, _cache("--prefetch-threshold", help="tokens below which L3 is not asked")],
+    "hicache_mem_layout": Annotated[str | None, _cache("--hicache-mem-layout", help=", ".join(get_args(LayoutName)))],
+    "hicache_io_backend": Annotated[str | None, _cache("--hicache-io-backend", help=", ".join(get_args(IoBackend)))],
+    "eviction_policy": Annotated[str | None, _cache("--eviction-policy", help="lru, lfu, fifo, mru, filo, slru, priority")],
+}
+"""Flags of the hierarchy's settings by name; none is given by default."""
+
+SOURCE_FLAGS: dict[str, Any] = {
+    "config": Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
+PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
+HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
+HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
+Backend = Annotated[
+    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
+],
+    "option": Annotated[
+    list[str] | None, _cache("-o", "--option", metavar="NAME=VALUE", help="an option of the backend; repeat it")
+],
+}
+"""Where else settings and the backend's options may come from."""
+
+
+def takes_engine_options(
+    *, only: Collection[str] = (), without: Collection[str] = (), **fixed: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these flags; it gets what was given as its first argument, an `EngineOptions`.
+
+    only: names of the flags, all by default; without: names left out. fixed: settings of the hierarchy that hold
+    where no flag is given.
+    """
+
+    def chosen(flags: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: kind for name, kind in flags.items() if (not only or name in only) and name not in without}
+
+    engine, cache, sources = chosen(ENGINE_FLAGS), chosen(CACHE_FLAGS), chosen(SOURCE_FLAGS)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(EngineOptions)}
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**given: Any) -> None:
+            settings = {name: given.pop(name) for name in cache}
+            settings = fixed | {name: value for name, value in settings.items() if value is not None}
+            own = {name: given.pop(name) for name in engine}
+            rest = {name: given.pop(name) for name in sources}
+            function(engine_options(settings, **rest, **own), **given)
+
+        shared = [_parameter(name, kind, defaults.get(name)) for name, kind in (engine | cache | sources).items()]
+        hints = get_type_hints(function, include_extras=True)
+        _, *others = inspect.signature(function).parameters.values()
+        own_ones = [_parameter(other.name, hints[other.name], other.default) for other in others]
+        parameters = [*shared, *own_ones]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return command
+
+    return decorate
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def engine_options(
@@ -75,7 +249,7 @@ def engine_options(
     own: EngineOptions' other fields. Raises ConfigError naming what cannot be and where it was given.
     """
     flags = {"enable_hierarchical_cache": True} | dict(given or {})
-    own_options = backend_options(option)
+    own_options = split_assignments(option or ())
     resolved = resolve(flags, backend_options=own_options, file=config)
     if resolved.sources["page_size"].kind in ("default", "compat"):
         resolved = resolve(flags | {"page_size": PAGE_SIZE}, backend_options=own_options, file=config)
@@ -83,14 +257,3 @@ def engine_options(
         return msgspec.convert({"cache": resolved.config, **own}, EngineOptions, from_attributes=True)
     except msgspec.ValidationError as error:
         raise OptionError(str(error)) from error
-
-
-def backend_options(given: Iterable[str] | None) -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping. Raises OptionError for one without "="."""
-    options = {}
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise OptionError(f"-o {text!r} is not NAME=VALUE")
-        options[name] = value
-    return options

@@ -170,9 +170,8 @@ class Scheduler:
             job.ready = job.ready or self._cache.check_prefetch_progress(_request(job))
             if not job.ready:
                 continue
-            if not self._place(job):
+            if not self._place(job) and not self._place_alone(job, admitted):
                 self._no_room = True
-                self._give_up_if_alone(job, admitted)
                 break
             self._waiting.remove(job)
             self._running.append(job)
@@ -200,12 +199,24 @@ class Scheduler:
         job.admitted_at = job.admitted_at or self._clock()
         return True
 
-    def _give_up_if_alone(self, job: Job, admitted: list[Job]) -> None:
-        """End a job that finds no room although nothing is running or under way that could make some."""
-        if not self._running and not admitted and self._cache.idle:
-            free = self._cache.device_pool.available + self._cache.tree.device_evictable_pages
-            needed = self._pages(len(_request(job)) + 1)
-            self.abort(job, f"{needed} device pages are needed, {free} of {self.num_pages} can be had", "error")
+    def _place_alone(self, job: Job, admitted: list[Job]) -> bool:
+        """A second try for a job that finds no room although nothing is running or under way that could make some.
+
+        What other waiting requests have fetched may stand in the way; they let go of it and fetch again. Where that
+        does not help either the job ends in an error.
+        """
+        if self._running or admitted or not self._cache.idle:
+            return False
+        for other in self._waiting:
+            if other is not job:
+                self._cache.abort_req(_request(other))
+                self._enter(other)
+        if self._place(job):
+            return True
+        free = self._cache.device_pool.available + self._cache.tree.device_evictable_pages
+        needed = self._pages(len(_request(job)) + 1)
+        self.abort(job, f"{needed} device pages are needed, {free} of {self.num_pages} can be had", "error")
+        return False
 
     def _pages(self, tokens: int) -> int:
         return -(-tokens // self.page_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
@@ -15,8 +14,6 @@ from .job import Completion, Delta, Job
 from .sampling import SamplingParams
 from .tokenizer import TokenIds
 
-SWITCH_INTERVAL = 0.0005
-"""Seconds that one thread may hold the GIL while others wait (see DESIGN: our own processes set it)."""
 IDLE_SECONDS = 0.5
 
 
@@ -36,7 +33,6 @@ class EngineService:
 
     def start(self) -> None:
         """Start the thread."""
-        sys.setswitchinterval(SWITCH_INTERVAL)
         self._thread.start()
 
     def stop(self, timeout: float = 60.0) -> None:
