@@ -20,9 +20,10 @@ from hicache_engine.engine import Engine
 from hicache_engine.errors import ModelFileError
 from hicache_engine.loading import LoadedModel, smollm2_path
 from hicache_engine.sampling import SamplingParams
-from hicache_engine.service import SWITCH_INTERVAL
 from hicache_engine.settings import EngineOptions
 from hicache_engine.spinning import limit_spinning
+
+from hicache_core.switching import share_the_gil
 
 PROMPT_TOKENS = 1040
 SETTLE_SECONDS = 60.0
@@ -76,7 +77,7 @@ def compare(name: str, model: LoadedModel, options: EngineOptions, rounds: int, 
 
 def run(rounds: int) -> dict[str, Any]:
     """Both models, in this process."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    share_the_gil()
     options = EngineOptions(model="random", device_tokens=4096)
     results = {"random": compare("random", options.load(), options, max(rounds, 5) * 9, 0.0)}
     try:

@@ -12,6 +12,8 @@ from hicache_engine import cli
 from hicache_engine.flags import engine_options
 from hicache_engine.spinning import limit_spinning
 
+from hicache_core.cli.explain_command import load_identity
+
 SMALL = ["--model", "random", "--device-tokens", "1024", "--max-tokens", "8"]
 
 
@@ -67,6 +69,16 @@ def test_another_process_finds_what_one_has_stored(run, tmp_path):
     first, second = (json.loads(run(*words)[1])["usage"] for _ in range(2))
     assert first["storage"] == 0
     assert second["storage"] > 0
+
+
+def test_the_identity_is_that_of_the_stored_pages(run, tmp_path):
+    root = tmp_path / "store"
+    words = ["--model", "random", "--device-tokens", "1024", "--backend", "file", "-o", f"root={root}"]
+    run("chat", *words, "--tenant", "t", "--max-tokens", "4", "--prompt", "x" * 200)
+    code, out, _ = run("identity", *words, "--tenant", "t")
+    (tmp_path / "identity.json").write_text(out)
+    assert code == 0
+    assert (root / load_identity(tmp_path / "identity.json").namespace()).is_dir()
 
 
 @pytest.mark.parametrize(

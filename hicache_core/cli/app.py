@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from hicache_core import __version__
 from hicache_core.cli import (
@@ -20,11 +19,8 @@ from hicache_core.cli import (
     replay_command,
     store_command,
 )
-from hicache_core.cli.output import Exit, err, out
-from hicache_core.errors import HiCacheError, OpenError
-
-SWITCH_INTERVAL = 0.0005
-"""Seconds a busy Python thread may hold the GIL: I/O workers and the main thread share it in our own processes."""
+from hicache_core.cli.output import out
+from hicache_core.cli.running import run
 
 app = typer.Typer(
     name="hicache",
@@ -64,17 +60,6 @@ for module in (
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one clear message and an exit code, not a traceback."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    """Run the command line."""
     sys.path.append(str(Path.cwd()))  # so that `dynamic` finds a module in the current directory
-    try:
-        app()
-    except OpenError as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(Exit.STORE)
-    except HiCacheError as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(Exit.USAGE)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(Exit.OK)
+    run(app)

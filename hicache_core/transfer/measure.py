@@ -6,7 +6,6 @@ Where the thresholds of `cpu` come from: 64 pages of the reference model (30 lay
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from rich.table import Table
 from hicache_core.pools.device.numpy_pool import NumpyDevicePool
 from hicache_core.pools.geometry import KVGeometry
 from hicache_core.pools.host import make_host_pool
+from hicache_core.switching import share_the_gil
 from hicache_core.transfer import cpu
 from hicache_core.types import Slots
 
@@ -93,7 +93,7 @@ def _rows(copier: cpu.CpuCopier, layout: str, table: Table) -> None:
 
 def main() -> None:
     """Print the table."""
-    sys.setswitchinterval(0.0005)
+    share_the_gil()
     table = Table("layout", "slots", "way", "backup", "load", "backup, busy", "load, busy")
     for layout in LAYOUTS:
         measure(layout, table)

@@ -19,6 +19,7 @@ from hicache_core.config.load import resolve
 from hicache_core.config.model import IoBackend, LayoutName, PrefetchPolicy, WritePolicy
 from hicache_core.errors import OptionError
 from hicache_core.plugin.options import split_assignments
+from hicache_core.tree.eviction import policy_names
 
 from .settings import PAGE_SIZE, EngineOptions
 
@@ -34,166 +35,58 @@ def _cache(*names: str, help: str, **more: Any) -> Any:
 
 
 ENGINE_FLAGS: dict[str, Any] = {
-    "model": Annotated[str, _engine("--model", help="smollm2, random, or the path of a Llama GGUF")]
-Dtype = Annotated[str, _engine("--dtype", help="float32, bfloat16 or float16, of weights and KV")]
-Device = Annotated[str, _engine("--device", help="a torch device: cpu, cuda, cuda:1")]
-Seed = Annotated[int, _engine("--seed", help="weights of --model random")]
-Threads = Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")]
-Chunk = Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
-MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
-DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
-Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
-Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
-PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
-    "dtype": Annotated[str, _engine("--dtype", help="float32, bfloat16 or float16, of weights and KV")]
-Device = Annotated[str, _engine("--device", help="a torch device: cpu, cuda, cuda:1")]
-Seed = Annotated[int, _engine("--seed", help="weights of --model random")]
-Threads = Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")]
-Chunk = Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
-MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
-DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
-Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
-Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
-PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
-    "device": Annotated[str, _engine("--device", help="a torch device: cpu, cuda, cuda:1")]
-Seed = Annotated[int, _engine("--seed", help="weights of --model random")]
-Threads = Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")]
-Chunk = Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
-MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
-DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
-Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
-Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
-PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
-    "seed": Annotated[int, _engine("--seed", help="weights of --model random")]
-Threads = Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")]
-Chunk = Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
-MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
-DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
-Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
-Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
-PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
-    "threads": Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")]
-Chunk = Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
-MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
-DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
-Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
-Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
-PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
-    "chunk": Annotated[int, _engine("--chunk", help="tokens of one prefill pass")]
-MaxRunning = Annotated[int, _engine("--max-running", help="sequences at once")]
-DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
-Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
-Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
-PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
-    "max_running": Annotated[int, _engine("--max-running", help="sequences at once")]
-DeviceTokens = Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
-Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
-Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
-PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
-    "device_tokens": Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")]
-Tenant = Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
-Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
-PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
-    "tenant": Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")]
-Config = Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
-PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
+    "model": Annotated[str, _engine("--model", help="smollm2, random, or the path of a Llama GGUF")],
+    "dtype": Annotated[str, _engine("--dtype", help="float32, bfloat16 or float16, of weights and KV")],
+    "device": Annotated[str, _engine("--device", help="a torch device: cpu, cuda, cuda:1")],
+    "seed": Annotated[int, _engine("--seed", help="weights of --model random")],
+    "threads": Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")],
+    "chunk": Annotated[int, _engine("--chunk", help="tokens of one prefill pass")],
+    "max_running": Annotated[int, _engine("--max-running", help="sequences at once")],
+    "device_tokens": Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")],
+    "tenant": Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")],
 }
-"""Flags of `EngineOptions`' own fields, with its defaults."""
+"""Flags of EngineOptions' own fields, whose defaults are theirs."""
 
 CACHE_FLAGS: dict[str, Any] = {
-    "page_size": Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
-    "hicache_ratio": Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
-    "hicache_size": Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
+    "page_size": Annotated[
+        int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")
+    ],
+    "hicache_ratio": Annotated[
+        float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")
+    ],
+    "hicache_size": Annotated[
+        float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")
+    ],
     "hicache_storage_backend": Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
+        str | None,
+        _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3"),
+    ],
     "hicache_storage_backend_extra_config": Annotated[
-    str | None, _cache("--hicache-storage-backend-extra-config", help="the same as JSON, TOML or YAML, or @FILE")
-],
-    "hicache_write_policy": Annotated[str | None, _cache("--hicache-write-policy", help=", ".join(get_args(WritePolicy)))]
-Prefetch = Annotated[
-    str | None, _cache("--hicache-storage-prefetch-policy", help=", ".join(get_args(PrefetchPolicy)))
-],
+        str | None,
+        _cache("--hicache-storage-backend-extra-config", help="the same as JSON, TOML or YAML, or @FILE"),
+    ],
+    "hicache_write_policy": Annotated[
+        str | None, _cache("--hicache-write-policy", help=", ".join(get_args(WritePolicy)))
+    ],
     "hicache_storage_prefetch_policy": Annotated[
-    str | None, _cache("--hicache-storage-prefetch-policy", help=", ".join(get_args(PrefetchPolicy)))
-],
-    "prefetch_threshold": Annotated[int | None, _cache("--prefetch-threshold", help="tokens below which L3 is not asked")],
+        str | None, _cache("--hicache-storage-prefetch-policy", help=", ".join(get_args(PrefetchPolicy)))
+    ],
+    "prefetch_threshold": Annotated[
+        int | None, _cache("--prefetch-threshold", help="tokens below which L3 is not asked")
+    ],
     "hicache_mem_layout": Annotated[str | None, _cache("--hicache-mem-layout", help=", ".join(get_args(LayoutName)))],
     "hicache_io_backend": Annotated[str | None, _cache("--hicache-io-backend", help=", ".join(get_args(IoBackend)))],
-    "eviction_policy": Annotated[str | None, _cache("--eviction-policy", help="lru, lfu, fifo, mru, filo, slru, priority")],
+    "eviction_policy": Annotated[str | None, _cache("--eviction-policy", help=", ".join(policy_names()))],
 }
-"""Flags of the hierarchy's settings by name; none is given by default."""
+"""Flags of the hierarchy's settings; one that is not given leaves the setting to file and environment."""
 
 SOURCE_FLAGS: dict[str, Any] = {
-    "config": Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")]
-PageSize = Annotated[int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")]
-HostRatio = Annotated[float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")]
-HostSize = Annotated[float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")]
-Backend = Annotated[
-    str | None, _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3")
-],
+    "config": Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")],
     "option": Annotated[
-    list[str] | None, _cache("-o", "--option", metavar="NAME=VALUE", help="an option of the backend; repeat it")
-],
+        list[str] | None, _cache("-o", "--option", metavar="NAME=VALUE", help="an option of the backend; repeat it")
+    ],
 }
-"""Where else settings and the backend's options may come from."""
+"""Where else settings, and the backend's options, may come from."""
 
 
 def takes_engine_options(
