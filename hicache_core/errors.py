@@ -25,6 +25,7 @@ The data path never raises to the engine, except `MisuseError`; everything a sto
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
@@ -104,6 +105,31 @@ class MisuseError(HiCacheError, RuntimeError):
 
 class IntegrityError(HiCacheError, AssertionError):
     """An invariant of the tree or of a pool does not hold."""
+
+
+def told(error: BaseException) -> str:
+    """`Type: text` of any exception. Never raises, also for one whose text cannot be made."""
+    try:
+        text = str(error)
+    except Exception as second:  # noqa: BLE001 - the text of somebody else's exception; what it raised is named
+        text = f"(its text cannot be shown: {type(second).__name__})"
+    return f"{type(error).__name__}: {text}"
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback as text: a log record that is kept would keep its frames, and with them the memory lent to them."""
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+
+
+def let_go_of_frames(error: BaseException) -> None:
+    """pluggy's frames hold the exception and it holds them, and with them the memory that was lent: cut the cycle."""
+    chain, seen = [error], set[int]()
+    while chain:
+        link = chain.pop()
+        if id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            chain += [other for other in (link.__cause__, link.__context__) if other is not None]
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic as wall
 from typing import Any, TypeVar
 
-from hicache_core.errors import ConfigError, MisuseError, NotSupportedError, StorageError
+from hicache_core.errors import ConfigError, MisuseError, NotSupportedError, StorageError, told
 from hicache_core.storage.answers import ContractViolation, checked_outcomes, describe
 from hicache_core.storage.breaker import Admission
 from hicache_core.storage.calls import StoreCalls
@@ -24,7 +24,7 @@ class Administration:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._calls = StoreCalls(parts.admin_group.breaker, parts.ledger)
+        self._calls = StoreCalls(parts.admin_group.breaker, parts.ledger, keeps_frames=True)
         self._mutex = threading.Lock()
         self._closed = threading.Event()
         self._report = CloseReport()
@@ -70,7 +70,7 @@ class Administration:
         keys = parts.schema.physical(hashes, pool)
         if not keys:
             return []
-        deadline = self._deadline(timeout)
+        deadline = parts.deadline(timeout)
         ctx = IoContext(deadline, 0, parts.identity.tenant)
 
         def work(call: Call) -> list[Outcome]:
@@ -126,7 +126,8 @@ class Administration:
         with self._mutex:
             again, parts.closed = parts.closed, True
         if again:
-            self._closed.wait(timeout)
+            if not self._closed.wait(timeout):
+                return CloseReport(sum(g.running for g in parts.groups), ["another thread is still closing it"])
             return self._report
         deadline, half = wall() + timeout, wall() + timeout / 2
         io = (parts.read_group, parts.write_group)
@@ -161,7 +162,7 @@ class Administration:
                 parts.guard.dispatch.call(hook, **arguments)
             except BaseException as error:  # noqa: BLE001 - the rest of the store is closed all the same
                 parts.ledger.exception(hook, error)
-                errors.append(f"{hook}: {type(error).__name__}: {error}")
+                errors.append(f"{hook}: {told(error)}")
 
         def work(call: Call) -> bool:
             if calm:
@@ -186,7 +187,7 @@ class Administration:
     ) -> Any:
         """One hook call, checked. None where nobody handles it; StorageError with the cause where it fails."""
         parts = self._parts
-        deadline = self._deadline(timeout)
+        deadline = parts.deadline(timeout)
         causes: list[BaseException] = []
 
         def issue() -> tuple[Any]:
@@ -199,22 +200,22 @@ class Administration:
         def work(call: Call) -> Any:
             if self._calls.breaker.admit() is Admission.BLOCKED:
                 return "breaker_open"
-            return self._calls.value(call, hook, issue)
+            try:
+                return self._calls.value(call, hook, issue)
+            finally:
+                self._calls.breaker.end_probe()
 
         answer = self._wait(Call(work, lambda outcome, _: f"{outcome.value} after {timeout} s"), deadline)
         if isinstance(answer, tuple):
             return answer[0]
         cause = causes[-1] if causes else None
-        why = f"{type(cause).__name__}: {cause}" if cause is not None else answer or "no answer"
+        why = told(cause) if cause is not None else answer or "no answer"
         raise StorageError(f"{hook} of store {parts.name!r} failed: {why}") from cause
 
     def _wait(self, call: Call, deadline: float) -> Any:
         handle: Handle[Any] = Handle([call], lambda answers: answers[0], deadline, self._parts.clock)
         self._parts.admin_group.submit(call)
         return handle.result()
-
-    def _deadline(self, timeout: float | None) -> float:
-        return self._parts.clock() + (self._parts.settings.timeout if timeout is None else timeout)
 
     def _unsupported(self, what: str) -> NotSupportedError:
         return NotSupportedError(f"store {self._parts.name!r} does not support {what}")

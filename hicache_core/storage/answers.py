@@ -20,6 +20,7 @@ _LEGAL = {
     what: frozenset(outcome.value for outcome in outcomes)
     for what, outcomes in (("get", GET_OUTCOMES), ("set", SET_OUTCOMES), ("delete", DELETE_OUTCOMES))
 }
+_OUTCOME_ONLY = frozenset({Outcome})
 _USUAL = {"get": Outcome.HIT, "set": Outcome.STORED, "delete": Outcome.HIT}
 
 
@@ -35,15 +36,16 @@ def checked_outcomes(answer: Any, asked: int, hook: str, operation: str) -> list
     """A list of one legal outcome per key, or ContractViolation. operation: get, set or delete."""
     if type(answer) is not list or len(answer) != asked:
         raise ContractViolation(hook, f"answered {describe(answer)} for {asked} keys; one outcome for each was due")
-    if answer.count(_USUAL[operation]) == asked:
-        return answer
-    for outcome in answer:
-        if type(outcome) is not Outcome:
-            raise ContractViolation(hook, f"answered {describe(outcome)} for a key; an Outcome was due")
-    illegal = set(map(_word, answer)) - _LEGAL[operation]
+    outcomes: list[Outcome] = list(answer)  # our own: a store may keep its list and use it for the next answer
+    if set(map(type, outcomes)) - _OUTCOME_ONLY:  # by type: `==` of an object that is none may say anything
+        wrong = next(outcome for outcome in outcomes if type(outcome) is not Outcome)
+        raise ContractViolation(hook, f"answered {describe(wrong)} for a key; an Outcome was due")
+    if outcomes.count(_USUAL[operation]) == asked:
+        return outcomes
+    illegal = set(map(_word, outcomes)) - _LEGAL[operation]
     if illegal:
         raise ContractViolation(hook, f"answered {', '.join(sorted(illegal))}, which {operation} may not")
-    return answer
+    return outcomes
 
 
 def checked_by_pool(answer: Any, transfers: Sequence[PoolTransfer], hook: str, operation: str) -> list[Outcome]:
@@ -87,7 +89,7 @@ def checked_flags(answer: Any, asked: int, hook: str = "batch_contains") -> list
     """The answer of batch_contains, if it is one; else ContractViolation."""
     if not isinstance(answer, list) or len(answer) != asked or any(type(flag) is not bool for flag in answer):
         raise ContractViolation(hook, f"answered {describe(answer)} for {asked} keys; one bool for each was due")
-    return answer
+    return list(answer)
 
 
 def describe(answer: Any) -> str:

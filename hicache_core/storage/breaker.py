@@ -19,7 +19,7 @@ class Admission(Enum):
 
     PASS = "pass"
     PROBE = "probe"
-    """Half-open: this call, with one page, decides. Exactly one of success, failure and abandoned must follow."""
+    """Half-open: this call, with one page, decides. Its thread tells how it went, and then calls `end_probe`."""
     BLOCKED = "blocked"
 
 
@@ -48,6 +48,7 @@ class Breaker:
         self._abandoned = 0
         self._open_until: float | None = None
         self._probing = False
+        self._prober = 0
         self._pause = FIRST_PAUSE
         self._opened = 0
         self._reason = ""
@@ -61,8 +62,20 @@ class Breaker:
                 return Admission.PASS
             if self._probing or self._clock() < self._open_until:
                 return Admission.BLOCKED
-            self._probing = True
+            self._probing, self._prober = True, threading.get_ident()
             return Admission.PROBE
+
+    def end_probe(self) -> None:
+        """This thread is done with the probe that it was given, if it was.
+
+        Where nobody told how that ended (it was given up before it began, or something else was raised), it failed:
+        a probe that never ends would keep the breaker open for ever.
+        """
+        if not self._probing:
+            return
+        with self._lock:
+            if self._probing and self._prober == threading.get_ident():
+                self._reopen("the probe was not made")
 
     @property
     def blocked(self) -> bool:

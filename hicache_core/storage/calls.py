@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hicache_core.errors import let_go_of_frames, told
 from hicache_core.storage.answers import ContractViolation
 from hicache_core.storage.breaker import Admission, Breaker
 from hicache_core.storage.handles import Call
@@ -35,10 +36,10 @@ class ExistsAnswer:
 
 
 class StoreCalls:
-    """Calls of one direction."""
+    """Calls of one direction. keeps_frames: exceptions go to a person, who wants to know where they were raised."""
 
-    def __init__(self, breaker: Breaker, ledger: StorageLedger) -> None:
-        self.breaker, self._ledger = breaker, ledger
+    def __init__(self, breaker: Breaker, ledger: StorageLedger, *, keeps_frames: bool = False) -> None:
+        self.breaker, self._ledger, self._keeps_frames = breaker, ledger, keeps_frames
 
     def outcomes(
         self, call: Call, hook: str, pages: int, issue: Callable[[int, int], list[Outcome]]
@@ -58,7 +59,10 @@ class StoreCalls:
         if admission is Admission.BLOCKED:
             self._ledger.event("breaker_refused", keys)
             return [lost] * keys
-        first = self._attempt(call, hook, 0, 1, issue, lost, probe=True)
+        try:
+            first = self._attempt(call, hook, 0, 1, issue, lost, probe=True)
+        finally:
+            self.breaker.end_probe()
         if keys == 1:
             return first
         if call.abandoned or self.breaker.admit() is not Admission.PASS:
@@ -79,8 +83,11 @@ class StoreCalls:
         """Empty where a call may be made, else why not. A probe, where one is due, is made by `probe`."""
         admission = self.breaker.admit()
         if admission is Admission.PROBE:
-            answered = self.value(call, hook, probe) is not None and self.breaker.admit() is Admission.PASS
-            return "" if answered else "unavailable"
+            try:
+                answered = self.value(call, hook, probe) is not None
+            finally:
+                self.breaker.end_probe()
+            return "" if answered and self.breaker.admit() is Admission.PASS else "unavailable"
         if admission is Admission.BLOCKED:
             self._ledger.event("breaker_refused")
             return "breaker_open"
@@ -133,9 +140,11 @@ class StoreCalls:
             _log.log(_level(count), "%s violated the storage contract (%d): %s", error.hook, count, error.text)
         else:
             count = self._ledger.exception(hook, error)
-            _log.log(_level(count), "%s raised (%d) %s: %s", hook, count, type(error).__name__, str(error))
+            _log.log(_level(count), "%s raised (%d) %s", hook, count, told(error))
         if not call.abandoned:
-            self.breaker.failure(f"{type(error).__name__}: {error}")
+            self.breaker.failure(told(error))
+        if not self._keeps_frames:
+            let_go_of_frames(error)
 
 
 def _level(count: int) -> int:

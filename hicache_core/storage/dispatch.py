@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pluggy
 
-from hicache_core.errors import HookError, MisuseError
+from hicache_core.errors import HookError, MisuseError, let_go_of_frames, trace_of
 from hicache_core.plugin.checks import HOOKS
 from hicache_core.plugin.spec import PROJECT, DataPlaneSpec, hookimpl
 from hicache_core.storage.binding import HookBinding
 from hicache_core.storage.defaults import Defaults
 from hicache_core.storage.ledger import StorageLedger
+from hicache_core.types import PoolTransfer
 
 _log = logging.getLogger(__name__)
 
@@ -112,12 +114,13 @@ class Dispatch:
         outer, notes.taken = notes.taken, []
         try:
             try:
-                self._observed[hook](**(_copied(arguments) if self._bare is not self._observed else arguments))
+                self._observed[hook](**_copied(arguments))
             except BaseException as error:  # noqa: BLE001 - the note below tells whose it was; both are kept
                 if not notes.taken or notes.taken[-1][1] is not error:
                     count = self._ledger.observer_error(hook, error)
                     if count == 1:
-                        _log.warning("an observer raised in %s; the call goes on without", hook, exc_info=error)
+                        _log.warning("an observer raised in %s; the call goes on without:\n%s", hook, trace_of(error))
+                    let_go_of_frames(error)
                 if not notes.taken:  # it raised before the backend was reached
                     self._bare_call(hook, arguments)
             result, failure = notes.taken[-1]
@@ -132,15 +135,21 @@ class Dispatch:
 
     def _bare_call(self, hook: str, arguments: dict[str, Any]) -> None:
         try:
-            self._bare[hook](**arguments)
+            self._bare[hook](**_copied(arguments))
         except BaseException:
             if not self._notes.taken:
                 raise
 
 
 def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
-    """An observer that alters a list alters its own copy: the guard goes by what it sent."""
-    return {name: list(value) if type(value) is list else value for name, value in arguments.items()}
+    """A backend or an observer that alters a list alters its own copy: the guard goes by what it sent."""
+    return {name: _own(value) if type(value) is list else value for name, value in arguments.items()}
+
+
+def _own(values: list[Any]) -> list[Any]:
+    if values and type(values[0]) is PoolTransfer:
+        return [replace(transfer, keys=list(transfer.keys)) for transfer in values]
+    return list(values)
 
 
 def _assert_order(manager: _Manager) -> None:

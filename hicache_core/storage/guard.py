@@ -49,10 +49,13 @@ class SealedBatch:
     def __init__(self, batch: PageBatch, seals: Sequence[memoryview] | None) -> None:
         self.batch = batch
         self.seals = seals
-        self.full: Sequence[Page] = batch.pages
-        """The pages, seal first."""
-        if seals is not None:
-            self.full = [[seal, *page] for seal, page in zip(seals, batch.pages, strict=False)]
+        self.full: Sequence[Page]
+        """The pages, seal first. Tuples: a store that puts a buffer of its own into a page instead of filling the
+        one that is there would be verified by its buffer, and the caller's would stay as it was."""
+        if seals is None:
+            self.full = [tuple(page) for page in batch.pages]
+        else:
+            self.full = [(seal, *page) for seal, page in zip(seals, batch.pages, strict=False)]
 
     def prepared(self, sealer: Sealer) -> Prepared | None:
         """What the sealer needs of each key, where all pages have one shape; else it looks by itself."""
@@ -115,6 +118,8 @@ def issuer(
         if lengths is not None and told.lengths is not None:
             if len(told.lengths) != hi - lo:
                 raise ContractViolation(hook, f"left {len(told.lengths)} lengths for {hi - lo} keys")
+            if set(map(type, told.lengths)) != {int}:
+                raise ContractViolation(hook, "left a length that is no int in ctx.lengths")
             lengths[lo:hi] = told.lengths
         if "transfers" in arguments:
             return checked_by_pool(answer, arguments["transfers"], hook, operation)

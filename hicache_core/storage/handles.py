@@ -172,14 +172,14 @@ class Call:
         self._left()
         return not late
 
-    def cancel(self) -> bool:
-        """queued → cancelled. False where a worker has claimed it."""
+    def cancel(self, outcome: Outcome = Outcome.CANCELLED) -> bool:
+        """queued → cancelled, with this outcome for its pages. False where a worker has claimed it."""
         with self._mutex:
             if self.state is not CallState.QUEUED:
                 return False
             self.state = CallState.CANCELLED
         self.work = None
-        self._tell(self.given_up(Outcome.CANCELLED, None))
+        self._tell(self.given_up(outcome, None))
         self._left()
         return True
 
@@ -204,12 +204,14 @@ class Call:
         return True
 
     def _tell(self, answer: Any) -> None:
-        if self._settle is not None:
-            self._settle(self, answer)
+        settle, self._settle = self._settle, None  # told once; a call that is told holds its handle no longer
+        if settle is not None:
+            settle(self, answer)
 
     def _left(self) -> None:
-        if self._done is not None:
-            self._done()
+        done, self._done = self._done, None
+        if done is not None:
+            done()
 
 
 class Handle(Generic[T]):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
+from hicache_core.errors import told
 from hicache_core.types import Outcome
 
 RECENT_ERRORS = 16
@@ -66,11 +67,11 @@ class StorageLedger:
 
     def exception(self, hook: str, cause: BaseException) -> int:
         """Count an exception of the backend (or of a transform) and keep its cause; how many there were."""
-        return self._wrong(self._exceptions, hook, f"{hook}: {type(cause).__name__}: {cause}")
+        return self._wrong(self._exceptions, hook, f"{hook}: {told(cause)}")
 
     def observer_error(self, hook: str, cause: BaseException) -> int:
         """Count an exception of an observer; how many there were."""
-        return self._wrong(self._observer_errors, hook, f"{hook}: observer: {type(cause).__name__}: {cause}")
+        return self._wrong(self._observer_errors, hook, f"{hook}: observer: {told(cause)}")
 
     def _wrong(self, counter: Counter[str], hook: str, text: str) -> int:
         with self._lock:

@@ -89,7 +89,7 @@ class Operations:
             return self._known(ExistsAnswer(0, stop), asked)
         if parts.read_group.breaker.blocked:
             return self._known(ExistsAnswer(0, "breaker_open"), asked)
-        deadline = self._deadline(timeout)
+        deadline = parts.deadline(timeout)
         ctx = self._context(deadline)
         if prefix is not None:
             ctx.prefix_keys = parts.schema.physical(prefix, pool)
@@ -113,7 +113,7 @@ class Operations:
         keys = parts.schema.physical(hashes, pool)
         if not keys or parts.read_group.breaker.blocked:
             return Handle.answered([False] * len(keys), parts.clock)
-        deadline = self._deadline(timeout)
+        deadline = parts.deadline(timeout)
         ctx = self._context(deadline)
         call = Call(lambda call: parts.query.flags(call, keys, ctx), lambda *_: [False] * len(keys))
         handle: Handle[list[bool]] = Handle([call], lambda answers: answers[0], deadline, parts.clock)
@@ -136,7 +136,7 @@ class Operations:
             PoolTransfer(q.name, parts.schema.physical(q.keys, q.name.value), None, q.policy, q.trailing)
             for q in queries
         ]
-        deadline = self._deadline(timeout)
+        deadline = parts.deadline(timeout)
         ctx = self._context(deadline)
         call = Call(lambda call: parts.query.prefixes(call, keys, transfers, ctx), lambda *_: NOTHING)
         handle: Handle[PoolTransferResult] = Handle([call], lambda answers: answers[0], deadline, parts.clock)
@@ -161,7 +161,7 @@ class Operations:
         lent = parts.settings.lent_pools and not patient
         if lent or not self._straight:
             hook, batch.slots, batch.pools = "batch_get", None, ()
-        deadline = self._deadline(timeout)
+        deadline = parts.deadline(timeout)
         ctx = self._context(deadline, priority)
 
         def once(call: Call, part: PageBatch) -> list[Outcome]:
@@ -184,7 +184,7 @@ class Operations:
     ) -> Handle[Any]:
         """Write; hook: batch_set, batch_set_v1 or batch_set_v2. shape: as in get."""
         parts = self._parts
-        deadline = self._deadline(timeout)
+        deadline = parts.deadline(timeout)
         ctx = self._context(deadline, priority)
         ctx.replace = replace
 
@@ -270,8 +270,7 @@ class Operations:
         return flat
 
     def _go(self, group: WorkerGroup, handle: Handle[Any], deadline: float, watched: bool) -> None:
-        if self._here and not watched and len(handle.calls) == 1:
-            group.run_here(handle.calls[0])
+        if self._here and not watched and len(handle.calls) == 1 and group.run_here(handle.calls[0]):
             return
         for call in handle.calls:
             group.submit(call)
@@ -281,9 +280,6 @@ class Operations:
     def _known(self, answer: ExistsAnswer, asked: int) -> ExistsHandle:
         self._parts.ledger.exists(asked, answer.count)
         return ExistsHandle([], lambda _: answer, None, self._parts.clock)
-
-    def _deadline(self, timeout: float | None) -> float:
-        return self._parts.clock() + (self._parts.settings.timeout if timeout is None else timeout)
 
     def _context(self, deadline: float, priority: int = 0) -> IoContext:
         return IoContext(deadline, priority, self._parts.identity.tenant)

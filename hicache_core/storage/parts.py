@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -67,13 +68,23 @@ class Parts:
         if self.closed:
             raise MisuseError(f"the storage session {self.name!r} is closed")
 
+    def deadline(self, timeout: float | None) -> float:
+        """When an operation that begins now is given up. None: after the session's own timeout.
+
+        Raises MisuseError for what is no number: a deadline that compares with nothing would never come.
+        """
+        seconds = self.settings.timeout if timeout is None else timeout
+        if math.isnan(seconds):
+            raise MisuseError(f"a timeout is a number of seconds, got {seconds}; None is the session's own")
+        return self.clock() + seconds
+
     def pool_batch(self, name: PoolName, hashes: Sequence[str], slots: Slots) -> PageBatch:
         """Pages of a registered pool. Raises MisuseError for an unknown pool, or unequal lengths."""
         view = self.pools.get(name)
         if view is None:
             known = ", ".join(map(str, self.pools)) or "none"
             raise MisuseError(f"host pool {name} is not registered with this session; registered: {known}")
-        where = np.ascontiguousarray(slots, np.int64)
+        where = np.array(slots, np.int64)  # our own: the caller may use the array again, a store may sort it
         if where.ndim != 1 or len(where) != len(hashes):
             raise MisuseError(f"{len(hashes)} hashes, but slots of shape {where.shape}")
         pages, sizes = as_pages(view.pages(where), len(hashes), writable=False)

@@ -30,7 +30,7 @@ class SessionSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
     )
 
     def __post_init__(self) -> None:
-        if self.timeout <= 0 or self.read_workers < 1 or self.write_workers < 1 or self.stage_bytes < 0:
+        if not self.timeout > 0 or self.read_workers < 1 or self.write_workers < 1 or self.stage_bytes < 0:
             raise ValueError(
                 f"timeout {self.timeout} must be positive, workers {self.read_workers}/{self.write_workers} at least "
                 f"1, stage_bytes {self.stage_bytes} at least 0"

@@ -17,6 +17,7 @@ from time import monotonic as wall
 from typing import Any
 
 from hicache_core.clock import Clock
+from hicache_core.errors import trace_of
 from hicache_core.storage.breaker import Breaker
 from hicache_core.storage.handles import Call, Handle
 from hicache_core.storage.ledger import StorageLedger
@@ -66,31 +67,41 @@ class WorkerGroup:
         """Calls that run on their callers' threads; changed under the mutex."""
         self._none_here = threading.Condition(self._mutex)
 
-    def run_here(self, call: Call) -> None:
-        """Run a call on this thread, for a store that never waits: a hand-over would cost more than the call."""
+    def run_here(self, call: Call) -> bool:
+        """Run a call on this thread, for a store that never waits: a hand-over would cost more than the call.
+
+        False where so many threads are in the store that the session's own memory (seals, staging) is in use: they
+        and the workers are `count` + REPLACEMENTS at most, so this one has to queue.
+        """
         with self._mutex:
-            if self._closed:
-                call.cancel()
-                return
-            self._here += 1
+            if not self._closed:
+                if self._here + self._held >= REPLACEMENTS:
+                    return False
+                self._here += 1
+        if self._closed:
+            call.cancel()
+            return True
         try:
             if call.claim(self):
                 error = self._perform(call)
-                if error is not None and not isinstance(error, Exception):
+                if error is not None:
                     raise error  # KeyboardInterrupt is this thread's own
         finally:
             with self._mutex:
                 self._here -= 1
                 if not self._here:
                     self._none_here.notify_all()
+        return True
 
     def submit(self, call: Call) -> None:
         """Queue a call. A group that is closed cancels it."""
         if not self._workers:
             with self._mutex:
                 if not self._workers and not self._closed:
-                    for _ in range(self.count):
-                        self._start()
+                    self._start_all()
+                if not self._workers and not self._closed:
+                    call.cancel(Outcome.UNAVAILABLE)
+                    return
         self._queue.put(call)
         if self._closed:
             call.cancel()
@@ -101,7 +112,7 @@ class WorkerGroup:
         self.breaker.abandoned()
         with self._mutex:
             worker = next((w for w in self._workers if w.call is call), None)
-            if worker is None or worker.replaced or self._held >= REPLACEMENTS or self._closed:
+            if worker is None or worker.replaced or self._held + self._here >= REPLACEMENTS or self._closed:
                 return
             try:
                 self._start()
@@ -176,6 +187,15 @@ class WorkerGroup:
         """Abandon every running call; how many there were."""
         return sum([call.give_up() for call in [w.call for w in list(self._workers)] if call is not None])
 
+    def _start_all(self) -> None:
+        """Start the workers, or as many as there are threads to be had. Inside the mutex."""
+        try:
+            for _ in range(self.count):
+                self._start()
+        except RuntimeError as error:
+            self._ledger.exception(str(self.direction), error)
+            _log.warning("%d of %d %s workers run: %s", len(self._workers), self.count, self.direction, error)
+
     def _start(self) -> None:
         worker = _Worker()
         worker.thread = threading.Thread(
@@ -201,8 +221,8 @@ class WorkerGroup:
                 if call.claim(self):
                     try:
                         self._perform(call)
-                    except BaseException:  # noqa: BLE001 - the handle has it too; the worker goes on
-                        _log.exception("a storage call could not be ended properly")
+                    except BaseException as error:  # noqa: BLE001 - the handle has it too; the worker goes on
+                        _log.error("a storage call could not be ended properly:\n%s", trace_of(error))
                 worker.call = None
                 del call  # or this frame would keep the lent memory while it waits for the next call
         finally:
@@ -212,15 +232,17 @@ class WorkerGroup:
                     self._held -= 1
 
     def _perform(self, call: Call) -> BaseException | None:
-        """Run it and tell its answer; what it raised, which is told too."""
+        """Run it and tell its answer; what it raised, where that is no mere Exception, which is told too."""
         work, failure = call.work, None
         assert work is not None
         try:
             answer = work(call)
         except BaseException as error:  # noqa: BLE001 - a worker survives anything; the ledger keeps the cause
-            _log.exception("a storage call failed outside the store")
+            _log.error("a storage call failed outside the store:\n%s", trace_of(error))
             self._ledger.exception(str(self.direction), error)
-            answer, failure = call.given_up(Outcome.UNAVAILABLE, call.partial), error
+            answer = call.given_up(Outcome.UNAVAILABLE, call.partial)
+            # An error kept here holds this frame, which holds the error: the lent memory would stay with them.
+            failure = None if isinstance(error, Exception) else error
         del work
         call.finish(answer)
         return failure
@@ -245,10 +267,18 @@ class DeadlineKeeper:
             sooner = not self._due or deadline < self._due[0][0]
             heapq.heappush(self._due, (deadline, next(self._numbers), weakref.ref(handle)))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name=f"{self._name}-deadlines", daemon=True)
-                self._thread.start()
+                self._begin()
             elif sooner:
                 self._wake.notify()
+
+    def _begin(self) -> None:
+        thread = threading.Thread(target=self._serve, name=f"{self._name}-deadlines", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # whoever waits for a handle gives it up himself; the next watch tries again
+            _log.warning("nobody keeps the deadlines of unwatched handles: %s", error)
+            return
+        self._thread = thread
 
     def close(self, deadline: float) -> None:
         """End the thread; waits for it to `deadline` on time.monotonic() at most."""
@@ -273,6 +303,9 @@ class DeadlineKeeper:
                     self._wake.wait(min(self._due[0][0] - now, _LONGEST_SLEEP) if self._due else _LONGEST_SLEEP)
             for reference in overdue:
                 handle = reference()
-                if handle is not None and not handle.done():  # it is committing, or patient: look again
-                    self.watch(handle, self._clock() + _LOOK_AGAIN)
+                try:
+                    if handle is not None and not handle.done():  # it is committing, or patient: look again
+                        self.watch(handle, self._clock() + _LOOK_AGAIN)
+                except BaseException as error:  # noqa: BLE001 - the handle has it too; the other deadlines are kept
+                    _log.error("a storage handle could not be given up properly:\n%s", trace_of(error))
                 handle = None

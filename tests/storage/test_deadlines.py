@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 from hicache_core.clock import ManualClock
+from hicache_core.errors import MisuseError
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.storage import SessionSettings
 from hicache_core.storage.calls import ExistsAnswer
@@ -270,3 +273,40 @@ def test_a_batch_is_split_over_workers_where_it_pays(kit: Any) -> None:
     backend.release.set()
     assert handle.result() == [Outcome.HIT] * 4
     assert [len(keys) for hook, keys in backend.calls if hook == "batch_get"] == [2, 2]
+
+
+@pytest.mark.parametrize("ask", ["get", "exists", "delete", "stats"])
+def test_a_timeout_that_is_no_number_is_refused_and_other_deadlines_are_kept(kit: Any, ask: str) -> None:
+    """A deadline that compares with nothing would stand before all others and never come."""
+    store = kit.Stalling("batch_get")
+    session = kit.open(store, Capabilities(delete="immediate"))
+    arguments = {"get": (kit.hashes(1), kit.rooms(1)), "stats": ()}.get(ask, (kit.hashes(1),))
+    with pytest.raises(MisuseError, match="number of seconds, got nan"):
+        getattr(session, ask)(*arguments, timeout=float("nan"))
+    with pytest.raises(ValueError, match="timeout nan"):
+        SessionSettings(timeout=float("nan"))
+    answered = threading.Event()
+    handle = session.submit_get(kit.hashes(1), kit.rooms(1), timeout=0.01)
+    handle.add_done_callback(lambda _: answered.set())
+    assert answered.wait(kit.bound)  # nobody waits for the handle itself
+    assert handle.result() == [Outcome.TIMEOUT]
+
+
+def test_who_closes_while_another_does_is_not_told_that_all_is_well(kit: Any) -> None:
+    store = kit.Stalling("batch_get")
+    session = kit.open(store)
+    handle = session.submit_get(kit.hashes(1), kit.rooms(1), timeout=kit.bound)
+    assert store.entered.acquire(timeout=kit.bound)
+    reports: list[Any] = []
+    closer = threading.Thread(target=lambda: reports.append(session.close(kit.bound)))
+    closer.start()
+    while not session.status().closed:
+        pass
+    second = session.close(0.0)
+    assert not second.clean
+    assert second.abandoned == 1
+    store.release.set()
+    closer.join(kit.bound)
+    assert reports[0].clean
+    assert session.close(0.0) is reports[0]
+    assert handle.result() == [Outcome.MISS]
