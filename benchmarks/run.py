@@ -22,6 +22,7 @@ import bench_tree
 import bench_ttft
 import msgspec
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from hicache_core.cli.output import err, out, table, write_json
 
@@ -159,7 +160,7 @@ def show(rows: list[Row], skipped: list[Skipped]) -> None:
             row.what,
             f"{row.value:,.2f} {row.unit}",
             f"{'≤' if row.at_most else '≥'} {row.limit:,.2f}",
-            "[green]kept[/]" if row.kept else "[red]missed[/]",
+            Text("kept", "green") if row.kept else Text("missed", "red"),
             row.detail,
         )
         for row in rows
