@@ -13,7 +13,7 @@ from hicache_conformance.verdict import check, check_equal
 from hicache_core.types import Outcome
 
 
-@case("core", "§3 delete")
+@case("core", "delete")
 def delete_does_what_it_declares(h: Harness) -> None:
     """immediate: HIT and gone at once, else MISS. eventual: legal answers. none: not supported, all stays."""
     store = h.open()
@@ -36,7 +36,7 @@ def delete_does_what_it_declares(h: Harness) -> None:
         h.expect_hits(store, keys[:3], version=1)
 
 
-@case("core", "§4.5")
+@case("core", "keys")
 def delete_takes_no_more_than_its_key(h: Harness) -> None:
     """Deleting "a" leaves "a/b" and "ab"; deleting "a/b" leaves "a"."""
     store = h.open()
@@ -53,7 +53,7 @@ def delete_takes_no_more_than_its_key(h: Harness) -> None:
         check_equal(h.put(store, [keys[0]]), [Outcome.STORED], "set of a deleted key beside longer ones")
 
 
-@case("core", "§3 scan")
+@case("core", "scan")
 def scan_lists_what_is_stored(h: Harness) -> None:
     """scan names each key of the namespace once, with the bytes stored; None means every namespace; others stay out.
 
@@ -83,7 +83,7 @@ def scan_lists_what_is_stored(h: Harness) -> None:
     check_equal(store.scan(h.namespace(2)), [], "scan of an empty namespace")
 
 
-@case("core", "§3 scan", rounds=1)
+@case("core", "scan", rounds=1)
 def scan_comes_to_an_end_over_many_keys(h: Harness) -> None:
     """With more keys than one page of scan holds, the cursor leads through all of them, each once."""
     store = h.open()
@@ -96,7 +96,7 @@ def scan_comes_to_an_end_over_many_keys(h: Harness) -> None:
         check_equal({k for k, *_ in found}, set(keys), "keys in a scan of 1,300")
 
 
-@case("core", "§4.8")
+@case("core", "stats")
 def stats_count_bytes_moved(h: Harness) -> None:
     """stats is a struct or mapping that JSON can hold; reading 4 MiB of missing pages moves no bytes."""
     store = h.open()
@@ -113,7 +113,7 @@ def stats_count_bytes_moved(h: Harness) -> None:
     )
 
 
-@case("core", "§4.8")
+@case("core", "stats")
 def stats_do_not_count_what_was_not_written(h: Harness) -> None:
     """A set that is refused writes no page, and stats says so where it counts bytes."""
     store = h.open()

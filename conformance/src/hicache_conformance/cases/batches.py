@@ -9,7 +9,7 @@ from hicache_conformance.verdict import check, check_bytes, check_equal
 from hicache_core.types import Outcome
 
 
-@case("core", "§4.3")
+@case("core", "one answer per key")
 def results_follow_the_order_of_the_keys(h: Harness) -> None:
     """Outcome i and page i belong to key i, in whatever order keys are asked for."""
     store = h.open()
@@ -32,7 +32,7 @@ def results_follow_the_order_of_the_keys(h: Harness) -> None:
             check_equal(outcome, expected, f"set of {key!r} in a shuffled batch")
 
 
-@case("core", "§4.3")
+@case("core", "one answer per key")
 def every_page_of_a_batch_is_stored_and_read(h: Harness) -> None:
     """No page of a batch is dropped, first, middle or last, for batches from 1 to 129 pages."""
     store = h.open()
@@ -46,7 +46,7 @@ def every_page_of_a_batch_is_stored_and_read(h: Harness) -> None:
         h.expect_hits(store, keys, shape=shape)
 
 
-@case("core", "§4.3")
+@case("core", "one answer per key")
 def an_empty_batch_is_legal(h: Harness) -> None:
     """No keys, no answers: exists 0, get [], set [], delete []."""
     store = h.open()
@@ -57,7 +57,7 @@ def an_empty_batch_is_legal(h: Harness) -> None:
         check_equal(store.delete([]), [], "delete of no keys")
 
 
-@case("core", "§4.3", rounds=1)
+@case("core", "one answer per key", rounds=1)
 def a_large_batch_is_legal(h: Harness) -> None:
     """A batch of 1,500 pages, straight to the backend, is answered whole."""
     store = h.open()
@@ -68,7 +68,7 @@ def a_large_batch_is_legal(h: Harness) -> None:
     h.expect_hits(store, keys, shape=shape)
 
 
-@case("core", "§4.3")
+@case("core", "one answer per key")
 def duplicate_keys_are_each_answered(h: Harness) -> None:
     """A key twice in a batch is answered twice, and every one of its buffers is filled."""
     store = h.open()
@@ -86,7 +86,7 @@ def duplicate_keys_are_each_answered(h: Harness) -> None:
     check_equal(store.exists([a, a, missing, a]), 2, "exists of [a, a, missing, a]")
 
 
-@case("core", "§4.3, §4.1")
+@case("core", "one answer per key, atomic publication")
 def duplicate_keys_in_a_set_store_one_page(h: Harness) -> None:
     """A new key twice in one set leaves one of the two pages, whole, and both answers are success."""
     store = h.open()
@@ -100,7 +100,7 @@ def duplicate_keys_in_a_set_store_one_page(h: Harness) -> None:
     h.expect_hits(store, [b, c])
 
 
-@case("core", "§4.2, §4.3")
+@case("core", "lengths, one answer per key")
 def one_bad_page_spares_its_neighbours(h: Harness) -> None:
     """A missing key, a wrong length and an illegal key in one batch do not disturb the pages between them."""
     store = h.open()

@@ -44,7 +44,7 @@ def _some_of_everything(h: Harness, store: Driver, start: int) -> None:
     store.delete(keys[:1])
 
 
-@case("core", "§4.6")
+@case("core", "close")
 def close_is_idempotent(h: Harness) -> None:
     """close may be called again, also by several threads, also on a store that was never used."""
     used, unused = h.open(), h.open()
@@ -56,7 +56,7 @@ def close_is_idempotent(h: Harness) -> None:
     h.together(both.close, both.close, both.close)
 
 
-@case("core", "§4.6")
+@case("core", "close")
 def close_leaves_no_thread(h: Harness) -> None:
     """Every thread that the store started has ended when close has returned (or ends by itself in a moment)."""
     before = set(threading.enumerate())
@@ -68,7 +68,7 @@ def close_leaves_no_thread(h: Harness) -> None:
         check(not thread.is_alive(), f"thread {thread.name!r} is still running after close")
 
 
-@case("core", "§4.6")
+@case("core", "close")
 def close_leaves_no_descriptor(h: Harness) -> None:
     """Twenty times opened, used and closed: no descriptor is left over."""
     _cycle(h, 0)
@@ -89,7 +89,7 @@ def _cycle(h: Harness, start: int) -> None:
     store.close()
 
 
-@case("core", "§4.6; users class C", rounds=1)
+@case("core", "close", rounds=1)
 def a_call_leaks_no_descriptor(h: Harness) -> None:
     """Forty more rounds of every call leave as many descriptors open as the first ten."""
     store = h.open()
@@ -106,7 +106,7 @@ def a_call_leaks_no_descriptor(h: Harness) -> None:
     )
 
 
-@case("core", "§4.6; users class C", rounds=1)
+@case("core", "close", rounds=1)
 def a_store_starts_no_thread_per_call(h: Harness) -> None:
     """Forty more rounds of every call leave as many threads running as the first ten."""
     store = h.open()
@@ -119,7 +119,7 @@ def a_store_starts_no_thread_per_call(h: Harness) -> None:
     check(grown <= 20, f"{grown} more threads after 40 rounds of every call")
 
 
-@case("core", "§4.6, §4.4")
+@case("core", "close, threads and lent memory")
 def close_lets_go_of_lent_memory(h: Harness) -> None:
     """After close no buffer that was lent to a call is held any more: its owner may free or resize it."""
     store = h.open()

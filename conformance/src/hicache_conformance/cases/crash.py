@@ -14,7 +14,7 @@ from hicache_core.types import Outcome
 _KILLS = 16
 
 
-@case("durable", "§3 durable")
+@case("durable", "durable")
 def pages_survive_a_reopen(h: Harness) -> None:
     """Closed and opened again, the store has every page, and does not take them for new ones."""
     keys = h.keys(20)
@@ -31,7 +31,7 @@ def pages_survive_a_reopen(h: Harness) -> None:
     h.expect_hits(second, keys)
 
 
-@case("durable", "§3 durable; users class D", rounds=1)
+@case("durable", "durable", rounds=1)
 def another_process_finds_the_pages(h: Harness) -> None:
     """A fresh interpreter with another PYTHONHASHSEED reads what this one wrote, and the other way round."""
     mine, theirs = h.keys(10), h.keys(10, start=100)
@@ -50,7 +50,7 @@ def another_process_finds_the_pages(h: Harness) -> None:
     h.expect_hits(h.open(), [*mine, *theirs], shape=shape)
 
 
-@case("durable", "§3 durable", rounds=1)
+@case("durable", "durable", rounds=1)
 def an_acknowledged_page_survives_kill_9(h: Harness) -> None:
     """A page whose set had answered STORED is there after the writer was killed without closing."""
     agent = Agent(h)
@@ -69,7 +69,7 @@ def an_acknowledged_page_survives_kill_9(h: Harness) -> None:
         store.close()
 
 
-@case("durable", "§4.1 kill -9", rounds=1)
+@case("durable", "atomic publication: kill -9", rounds=1)
 def no_torn_page_is_readable_after_kill_9(h: Harness) -> None:
     """A writer is killed at random points of a set: each page is whole or absent, and acknowledged ones are there.
 
@@ -136,7 +136,7 @@ def _whole(
     return found
 
 
-@case("durable", "§4.1 replace, kill -9", rounds=1)
+@case("durable", "atomic publication: replace, kill -9", rounds=1)
 def a_replace_that_was_killed_leaves_one_whole_page(h: Harness) -> None:
     """A writer is killed while it replaces pages: each is the old or the new one, whole, and none is lost.
 
@@ -157,7 +157,7 @@ def a_replace_that_was_killed_leaves_one_whole_page(h: Harness) -> None:
         fresh.close()
 
 
-@case("durable", "§4.1 kill -9", rounds=1)
+@case("durable", "atomic publication: kill -9", rounds=1)
 def what_killed_writers_leave_does_not_grow(h: Harness) -> None:
     """Left-overs of killed writers are cleaned up: after many kills there are no more than after a few."""
     agent = Agent(h)

@@ -14,7 +14,7 @@ from hicache_core.storage import SessionSettings
 from hicache_core.types import Outcome, Page
 
 _HEALS_AT_LEAST = 16
-"""The healing budget of a session and minute, at least (contract §7)."""
+"""The healing budget of a session and minute, at least: see hicache_core.storage.damage."""
 
 
 @case("hostile", "the back door itself")
@@ -82,7 +82,7 @@ def _flip(at: int) -> Callable[[bytes], bytes]:
     return damage
 
 
-@case("hostile", "§6, §7; users class A", rounds=1)
+@case("hostile", "seal, damage and healing", rounds=1)
 def a_flipped_bit_is_a_miss_and_heals(h: Harness) -> None:
     """One bit in any field of the seal, or in the payload: CORRUPT, counted, healed by a set."""
     fields = (0, 7, 8, 10, 11, 12, 16, 23, 24, 39, 40, 47, 48, 55, 56, 63)
@@ -90,7 +90,7 @@ def a_flipped_bit_is_a_miss_and_heals(h: Harness) -> None:
     _damaged(h, [_flip(at) for at in (*fields, *payload)], Outcome.CORRUPT)
 
 
-@case("hostile", "§4.2, §7; users class A", rounds=1)
+@case("hostile", "lengths, damage and healing", rounds=1)
 def a_truncated_page_is_a_miss_and_heals(h: Harness) -> None:
     """A page cut at any place, also to nothing, also by one byte: CORRUPT, never a HIT, healed by a set."""
     cuts = (0, 1, 8, 63, h.stride, h.stride + 1)
@@ -98,13 +98,13 @@ def a_truncated_page_is_a_miss_and_heals(h: Harness) -> None:
     _damaged(h, [*damages, lambda data: data[:-1], lambda data: data[: len(data) // 2]], Outcome.CORRUPT)
 
 
-@case("hostile", "§4.2, §7", rounds=1)
+@case("hostile", "lengths, damage and healing", rounds=1)
 def a_page_that_grew_is_a_miss_and_heals(h: Harness) -> None:
     """A page with bytes behind it, one, many, or itself again: CORRUPT, healed by a set."""
     _damaged(h, [lambda d: d + b"\0", lambda d: d + b"\xff" * 5000, lambda d: d + d], Outcome.CORRUPT)
 
 
-@case("hostile", "§7; users class A", rounds=1)
+@case("hostile", "damage and healing", rounds=1)
 def zeros_in_place_of_a_page_are_a_miss_and_heal(h: Harness) -> None:
     """Zeros from some place on, as after a power cut, or throughout: CORRUPT, healed by a set."""
     cuts = (0, h.stride, h.stride + 256)
@@ -115,7 +115,7 @@ def zeros_in_place_of_a_page_are_a_miss_and_heal(h: Harness) -> None:
     )
 
 
-@case("hostile", "§6, §7; users class J")
+@case("hostile", "seal, damage and healing")
 def a_foreign_page_is_a_miss_and_stays(h: Harness) -> None:
     """A whole, sealed page of another key or namespace is FOREIGN: a miss, and never removed or replaced."""
     s = session_on(h)
@@ -140,7 +140,7 @@ def a_foreign_page_is_a_miss_and_stays(h: Harness) -> None:
     s.expect_hits(hashes[2:])
 
 
-@case("hostile", "§4.7; users class A, K")
+@case("hostile", "a failing store costs recomputation")
 def a_page_that_vanished_is_a_miss(h: Harness) -> None:
     """Removed behind the back between exists and get: MISS, its neighbours are right, and it can be set again."""
     s = session_on(h)
@@ -157,7 +157,7 @@ def a_page_that_vanished_is_a_miss(h: Harness) -> None:
     s.expect_hits(hashes)
 
 
-@case("hostile", "§4.7")
+@case("hostile", "a failing store costs recomputation")
 def a_stale_exists_costs_a_miss(h: Harness) -> None:
     """A store whose exists says yes to everything: get tells the truth."""
     s = session_on(h, wrap=Boasting)
@@ -171,7 +171,7 @@ def a_stale_exists_costs_a_miss(h: Harness) -> None:
     s.expect_hits(hashes[::2])
 
 
-@case("hostile", "§7", rounds=1)
+@case("hostile", "damage and healing", rounds=1)
 def a_reader_with_bad_memory_does_not_empty_the_store(h: Harness) -> None:
     """Where every read is damaged on the way, at most the budget is healed; then the rest is left as it is."""
 
@@ -194,7 +194,7 @@ def a_reader_with_bad_memory_does_not_empty_the_store(h: Harness) -> None:
         check_equal(set(s.read(hashes[:3])[0]), {Outcome.UNAVAILABLE}, "reads after the budget was used up")
 
 
-@case("hostile", "§7")
+@case("hostile", "damage and healing")
 def a_read_error_that_passes_is_no_damage(h: Harness) -> None:
     """A page that is wrong once and right when it is read again is a HIT, and is not replaced."""
     spoilt: set[str] = set()

@@ -7,7 +7,7 @@ from hicache_conformance.harness import Harness
 from hicache_conformance.verdict import check, check_equal
 
 
-@case("core", "§3 batch_exists")
+@case("core", "batch_exists")
 def exists_counts_the_run_from_the_start(h: Harness) -> None:
     """batch_exists is the length of the run of existing keys from the start, not the number of existing keys."""
     store = h.open()
@@ -20,7 +20,7 @@ def exists_counts_the_run_from_the_start(h: Harness) -> None:
     check_equal(store.exists(list(reversed(keys[:3]))), 3, "exists of the same keys in another order")
 
 
-@case("core", "§3 batch_exists")
+@case("core", "batch_exists")
 def exists_walks_over_every_position(h: Harness) -> None:
     """A hole at any place of a batch of 128 ends the run exactly there."""
     store = h.open()
@@ -33,7 +33,7 @@ def exists_walks_over_every_position(h: Harness) -> None:
         check_equal(store.exists(holed), hole, f"exists of 128 keys with a hole at {hole}")
 
 
-@case("core", "§3 batch_exists, §4.1")
+@case("core", "batch_exists, atomic publication")
 def a_stored_key_is_seen_at_once(h: Harness) -> None:
     """What set answered with success, exists and get find in the next call; what was never set, they do not."""
     store = h.open()
@@ -44,7 +44,7 @@ def a_stored_key_is_seen_at_once(h: Harness) -> None:
         h.expect_hits(store, [key])
 
 
-@case("core", "§3 batch_contains")
+@case("core", "batch_contains")
 def contains_answers_for_each_key(h: Harness) -> None:
     """batch_contains, where implemented, tells each key by itself, over gaps; it agrees with batch_exists."""
     store = h.open()
@@ -59,7 +59,7 @@ def contains_answers_for_each_key(h: Harness) -> None:
     check_equal([store.exists([k]) == 1 for k in keys], expected, "exists of each key by itself")
 
 
-@case("core", "§3 batch_exists")
+@case("core", "batch_exists")
 def exists_changes_nothing(h: Harness) -> None:
     """Asking for a key neither makes nor spoils it."""
     store = h.open()

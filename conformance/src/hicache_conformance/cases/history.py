@@ -136,7 +136,7 @@ class History(RuleBasedStateMachine):
 _TOLD = (Outcome.STORED, Outcome.EXISTS)
 
 
-@case("core", "§4 as a whole", rounds=1)
+@case("core", "all rules together", rounds=1)
 def random_histories_agree_with_a_model(h: Harness) -> None:
     """Forty random histories of set, replace, get, exists, delete, clear, scan and reopen agree with a dict.
 

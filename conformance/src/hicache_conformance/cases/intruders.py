@@ -48,7 +48,7 @@ def _file_of(s: Opened, door: BackDoor, root: Path, page_hash: str) -> Path:
     return _page_file(root, data or b"")
 
 
-@case("hostile", "§4.5; users class O", rounds=1)
+@case("hostile", "keys", rounds=1)
 def no_key_leads_out_of_the_root(h: Harness) -> None:
     """Whatever key is tried, every file that appears lies under the root, and nothing beside it changes."""
     store = h.open()
@@ -74,7 +74,7 @@ def no_key_leads_out_of_the_root(h: Harness) -> None:
         check(set(made) <= {beside.name}, f"keys made {made} in {place}")
 
 
-@case("hostile", "§4.5; users class O")
+@case("hostile", "keys")
 def a_link_in_place_of_a_page_harms_nothing_outside(h: Harness) -> None:
     """A page's file is replaced by a link to one outside: set, replace, delete and clear leave that as it is."""
     s = session_on(h)
@@ -107,7 +107,7 @@ def a_link_in_place_of_a_page_harms_nothing_outside(h: Harness) -> None:
     check_equal(_tree(outside), before, "files outside the root after set, replace, delete and clear")
 
 
-@case("hostile", "§4.5; users class O")
+@case("hostile", "keys")
 def a_linked_directory_is_not_followed_out(h: Harness) -> None:
     """A directory of the store is replaced by a link to one outside: nothing is written, listed or removed there."""
     s = session_on(h)
@@ -133,7 +133,7 @@ def a_linked_directory_is_not_followed_out(h: Harness) -> None:
     top.unlink()
 
 
-@case("hostile", "§4.5; users class H")
+@case("hostile", "keys")
 def foreign_files_are_left_alone(h: Harness) -> None:
     """Files that are not the store's, in every directory of it, survive set, delete, clear and a reopen, unlisted."""
     s = session_on(h)
@@ -173,7 +173,7 @@ def _holds(path: Path, data: bytes) -> bool:
     return path.is_file() and path.read_bytes() == data
 
 
-@case("hostile", "§4.7; users class K")
+@case("hostile", "a failing store costs recomputation")
 def a_directory_in_place_of_a_page_is_no_page(h: Harness) -> None:
     """Where a page's file should be stands a directory: no HIT, no exception to the caller, neighbours are right."""
     s = session_on(h)
@@ -195,7 +195,7 @@ def a_directory_in_place_of_a_page_is_no_page(h: Harness) -> None:
     shutil.rmtree(path)
 
 
-@case("hostile", "§4.7; users class B", rounds=1)
+@case("hostile", "a failing store costs recomputation", rounds=1)
 def a_pipe_in_place_of_a_page_does_not_hang(h: Harness) -> None:
     """Where a page's file should be stands a named pipe: the call comes back, without a HIT; neighbours are right."""
     s = session_on(h)
@@ -216,7 +216,7 @@ def a_pipe_in_place_of_a_page_does_not_hang(h: Harness) -> None:
     s.expect_hits([*hashes[:2], *hashes[3:]])
 
 
-@case("hostile", "§4.1, §4.7 full disk; users class I", rounds=1)
+@case("hostile", "atomic publication, a failing store costs recomputation: full disk", rounds=1)
 def a_full_disk_leaves_no_trace(h: Harness) -> None:
     """Writes that fail half way for want of room (a limit on file sizes): no success, no page, nothing left over.
 

@@ -23,7 +23,7 @@ def _each_is_its_own(h: Harness, keys: list[str]) -> None:
     h.expect_hits(store, keys)
 
 
-@case("core", "§4.5")
+@case("core", "keys")
 def a_key_and_a_longer_path_are_both_legal(h: Harness) -> None:
     """ "a" and "a/b" are two keys, in either order, at any depth; a namespace alone is a key too."""
     one, two, three = h.namespace(0), h.namespace(1), h.namespace(2)
@@ -32,13 +32,13 @@ def a_key_and_a_longer_path_are_both_legal(h: Harness) -> None:
     _each_is_its_own(h, [f"{three}/x", three])
 
 
-@case("core", "§4.5")
+@case("core", "keys")
 def every_legal_key_is_its_own(h: Harness) -> None:
     """Keys that look like temporaries, options, reserved names or prefixes of each other are keys like any other."""
     _each_is_its_own(h, [f"{h.namespace()}/{tail}" for tail in LEGAL_ODD_TAILS])
 
 
-@case("core", "§4.5")
+@case("core", "keys")
 def keys_of_200_characters_are_told_apart(h: Harness) -> None:
     """The whole of a key counts, to its 200th character; also in one segment, also in a hundred."""
     ns = h.namespace()
@@ -47,7 +47,7 @@ def keys_of_200_characters_are_told_apart(h: Harness) -> None:
     _each_is_its_own(h, keys)
 
 
-@case("core", "§4.5")
+@case("core", "keys")
 def a_long_common_beginning_does_not_make_keys_equal(h: Harness) -> None:
     """Keys that differ only after 64, 128 or 190 characters, or only in one symbol, are different keys."""
     ns = h.namespace()
@@ -55,7 +55,7 @@ def a_long_common_beginning_does_not_make_keys_equal(h: Harness) -> None:
     _each_is_its_own(h, keys)
 
 
-@case("core", "§4.5")
+@case("core", "keys")
 def an_upper_case_key_is_not_its_lower_case_twin(h: Harness) -> None:
     """Upper case is outside the rule: REJECTED or MISS, never the page of the lower-case key."""
     store = h.open()
@@ -69,7 +69,7 @@ def an_upper_case_key_is_not_its_lower_case_twin(h: Harness) -> None:
     h.expect_hits(store, [key])
 
 
-@case("core", "§4.5")
+@case("core", "keys")
 def an_illegal_key_touches_nothing(h: Harness) -> None:
     """A key outside the rule: REJECTED by set, REJECTED or MISS by get and delete, 0 by exists; all else stays."""
     store = h.open()

@@ -8,7 +8,7 @@ from hicache_conformance.verdict import check, check_equal
 from hicache_core.types import Outcome
 
 
-@case("core", "§4.5")
+@case("core", "keys")
 def namespaces_are_apart(h: Harness) -> None:
     """The same page hash in two namespaces is two pages, with their own bytes."""
     store = h.open()
@@ -20,7 +20,7 @@ def namespaces_are_apart(h: Harness) -> None:
     h.expect_hits(store, second)
 
 
-@case("core", "§4.5")
+@case("core", "keys")
 def two_instances_with_two_namespaces_share_nothing(h: Harness) -> None:
     """Two opened instances of one store, each with its own namespace, do not see or spoil each other's pages."""
     one, two = h.open(0), h.open(1)
@@ -35,7 +35,7 @@ def two_instances_with_two_namespaces_share_nothing(h: Harness) -> None:
         h.expect_hits(one, mine)
 
 
-@case("core", "§3 clear, §4.5")
+@case("core", "clear, keys")
 def clear_removes_only_its_namespace(h: Harness) -> None:
     """clear takes every key of its namespace, says how many, and leaves all others: also one whose name begins alike.
 
@@ -61,7 +61,7 @@ def clear_removes_only_its_namespace(h: Harness) -> None:
         store.clear(twin.split("/")[0])
 
 
-@case("core", "§4.5")
+@case("core", "keys")
 def clear_and_scan_refuse_a_name_outside_the_rule(h: Harness) -> None:
     """clear and scan of "", "..", "a/b", "*" … remove and list nothing: 0, an empty list, or an error."""
     store = h.open()

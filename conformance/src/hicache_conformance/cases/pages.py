@@ -9,7 +9,7 @@ from hicache_conformance.verdict import check, check_bytes, check_equal
 from hicache_core.types import Outcome
 
 
-@case("core", "§3 batch_set, batch_get")
+@case("core", "batch_set, batch_get")
 def get_returns_the_bytes_that_were_set(h: Harness) -> None:
     """Every byte of every region comes back, for pages of one, two and many regions."""
     store = h.open()
@@ -20,7 +20,7 @@ def get_returns_the_bytes_that_were_set(h: Harness) -> None:
         h.expect_hits(store, keys, shape=shape)
 
 
-@case("core", "§4.2")
+@case("core", "lengths")
 def get_of_a_missing_key_is_a_miss(h: Harness) -> None:
     """A key that was never set answers MISS: no HIT, and no exception in place of an outcome."""
     store = h.open()
@@ -29,7 +29,7 @@ def get_of_a_missing_key_is_a_miss(h: Harness) -> None:
     h.expect_gone(store, h.keys(3))
 
 
-@case("core", "§4.2 clean_miss")
+@case("core", "lengths: clean_miss")
 def a_miss_leaves_the_destination_alone(h: Harness) -> None:
     """With clean_miss, a poisoned (0xAA) destination is unchanged on MISS; without, its neighbours are right."""
     store = h.open()
@@ -47,7 +47,7 @@ def a_miss_leaves_the_destination_alone(h: Harness) -> None:
                 check(page.is_poison(), f"clean_miss is declared, but the MISS of {key!r} changed its destination")
 
 
-@case("core", "§4.2")
+@case("core", "lengths")
 def a_shorter_stored_page_is_corrupt(h: Harness) -> None:
     """A page shorter than the buffers is CORRUPT, never a HIT; with variable_length, a HIT that tells its length."""
     store = h.open()
@@ -68,7 +68,7 @@ def a_shorter_stored_page_is_corrupt(h: Harness) -> None:
     check_bytes(pages[1].data(), page_bytes(other, sum(written)), "bytes of the neighbour")
 
 
-@case("core", "§4.2")
+@case("core", "lengths")
 def a_longer_stored_page_is_corrupt(h: Harness) -> None:
     """A stored page longer than the buffers is CORRUPT, never a HIT of its beginning."""
     store = h.open()
@@ -83,7 +83,7 @@ def a_longer_stored_page_is_corrupt(h: Harness) -> None:
     check_bytes(pages[1].data(), page_bytes(other, sum(written)), "bytes of the neighbour")
 
 
-@case("core", "§4.2")
+@case("core", "lengths")
 def a_wrong_length_leaves_the_store_as_it_was(h: Harness) -> None:
     """After a get with wrong buffers the page is still there for the right ones: the reader may be at fault."""
     store = h.open()
@@ -96,7 +96,7 @@ def a_wrong_length_leaves_the_store_as_it_was(h: Harness) -> None:
     h.expect_hits(store, [key], shape=shape)
 
 
-@case("core", "§3 batch_set")
+@case("core", "batch_set")
 def region_boundaries_do_not_matter(h: Harness) -> None:
     """The object is the concatenation of the buffers: other boundaries, the same sum, read the same bytes."""
     store = h.open()
@@ -112,7 +112,7 @@ def region_boundaries_do_not_matter(h: Harness) -> None:
         h.expect_hits(store, [key], shape=shape)
 
 
-@case("core", "§3 batch_set", rounds=1)
+@case("core", "batch_set", rounds=1)
 def a_page_of_many_regions_comes_back_whole(h: Harness) -> None:
     """More regions than one system call takes (1,024) are still one page."""
     store = h.open()
@@ -125,7 +125,7 @@ def a_page_of_many_regions_comes_back_whole(h: Harness) -> None:
     h.expect_hits(store, keys, shape=shape)
 
 
-@case("core", "§3 batch_get")
+@case("core", "batch_get")
 def bytes_mean_nothing_to_the_store(h: Harness) -> None:
     """Pages of zeros, of 0xFF, of text, line ends and pickles come back as they were."""
     store = h.open()
@@ -140,7 +140,7 @@ def bytes_mean_nothing_to_the_store(h: Harness) -> None:
         check_bytes(back.data(), data, f"a page of {pattern!r}")
 
 
-@case("core", "§4.4")
+@case("core", "threads and lent memory")
 def a_call_touches_no_memory_after_it_returned(h: Harness) -> None:
     """Once get has returned it writes no more into the buffers; once set has returned it reads no more from them."""
     store = h.open()
@@ -161,7 +161,7 @@ def a_call_touches_no_memory_after_it_returned(h: Harness) -> None:
         check_bytes(page.data(), b"\x5a" * page.nbytes, f"the buffers of {key!r} after get had returned")
 
 
-@case("core", "§3 batch_set")
+@case("core", "batch_set")
 def set_does_not_change_its_source(h: Harness) -> None:
     """The source of a set is the live host page of the engine: not a byte of it changes."""
     store = h.open()

@@ -17,7 +17,7 @@ from hicache_core.errors import MisuseError, NotSupportedError
 from hicache_core.types import Outcome
 
 
-@case("core", "§2, §3")
+@case("core", "layers of a session, hooks")
 def a_session_reads_back_what_it_wrote(h: Harness) -> None:
     """Three hundred pages, more than two calls take, are stored, found and read through the core, sealed."""
     s = session_on(h)
@@ -33,7 +33,7 @@ def a_session_reads_back_what_it_wrote(h: Harness) -> None:
     s.expect_hits(hashes[:9])
 
 
-@case("core", "§3 batch_contains")
+@case("core", "batch_contains")
 def a_session_tells_gaps(h: Harness) -> None:
     """exists stops at the first gap and contains looks over it, with the backend's own contains or the core's."""
     s = session_on(h)
@@ -45,7 +45,7 @@ def a_session_tells_gaps(h: Harness) -> None:
     check_equal(s.session.query(hashes).reason, "miss", "why the run ended")
 
 
-@case("core", "§5; users class J")
+@case("core", "identity")
 def sessions_of_different_identities_share_nothing(h: Harness) -> None:
     """Another model, weights, dtype, page size, geometry, layout or tenant: the same page hash is a miss."""
     s = session_on(h)
@@ -77,7 +77,7 @@ def _cleared(clear: Callable[[], int]) -> int | None:
         return None
 
 
-@case("core", "§3 delete, clear, scan")
+@case("core", "delete, clear, scan")
 def what_is_not_supported_is_said(h: Harness) -> None:
     """delete, clear and scan of a session work as declared, or raise NotSupportedError, which names the operation."""
     s = session_on(h)
@@ -109,7 +109,7 @@ def _ask(name: str, operation: Callable[[], Any], declared: bool | None) -> Any:
     return answer
 
 
-@case("core", "§3 batch_get_v1, batch_set_v1")
+@case("core", "batch_get_v1, batch_set_v1")
 def pages_of_a_host_pool_are_the_same_pages(h: Harness) -> None:
     """The path through a registered pool, slots in any order, and the path through buffers hold equal bytes."""
     s = session_on(h)
@@ -134,7 +134,7 @@ def pages_of_a_host_pool_are_the_same_pages(h: Harness) -> None:
     s.session.unregister_host_pool(pool)
 
 
-@case("core", "§3, §4.6")
+@case("core", "hooks, close")
 def a_closed_session_refuses_and_leaves_nothing(h: Harness) -> None:
     """After close a call is a MisuseError, close may come again, and no thread is left."""
     before = set(threading.enumerate())
@@ -155,7 +155,7 @@ def a_closed_session_refuses_and_leaves_nothing(h: Harness) -> None:
         check(not thread.is_alive(), f"thread {thread.name!r} is still running after the session was closed")
 
 
-@case("core", "§3; users class B")
+@case("core", "hooks")
 def sessions_serve_many_callers(h: Harness) -> None:
     """Four threads share one session; each gets its own pages."""
     s = session_on(h)

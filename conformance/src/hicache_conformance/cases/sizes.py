@@ -8,7 +8,7 @@ from hicache_conformance.verdict import check, check_equal
 from hicache_core.types import Outcome
 
 
-@case("core", "§4.2", rounds=1)
+@case("core", "lengths", rounds=1)
 def pages_of_every_size_come_back(h: Harness) -> None:
     """From one byte beside the seal to 8 MiB (or the declared limit), odd sizes too where alignment allows."""
     store = h.open()
@@ -23,7 +23,7 @@ def pages_of_every_size_come_back(h: Harness) -> None:
         check_equal(store.exists([h.key(n)]), 1, f"exists of a page of {size} bytes")
 
 
-@case("core", "§3 max_page_bytes", rounds=1)
+@case("core", "max_page_bytes", rounds=1)
 def the_largest_page_is_kept_and_a_larger_one_refused(h: Harness) -> None:
     """A page of max_page_bytes is stored; a larger one REJECTED without a trace. Undeclared: 24 MiB is stored."""
     store = h.open()

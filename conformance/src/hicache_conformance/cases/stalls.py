@@ -25,7 +25,7 @@ def _stalled(h: Harness, *hooks: str) -> tuple[Opened, Stalling]:
     return s, stall
 
 
-@case("hostile", "§8; users class B, K", rounds=1)
+@case("hostile", "deadlines and workers", rounds=1)
 def a_stalled_read_ends_at_its_deadline(h: Harness) -> None:
     """get on a store that hangs: TIMEOUT for every page, the memory quarantined until the call is back."""
     s, stall = _stalled(h, "batch_get")
@@ -44,7 +44,7 @@ def a_stalled_read_ends_at_its_deadline(h: Harness) -> None:
     check(all(set(page.data()) == {0x11} for page in pages), "an abandoned call wrote after it had returned")
 
 
-@case("hostile", "§8; users class B, K", rounds=1)
+@case("hostile", "deadlines and workers", rounds=1)
 def a_stalled_exists_is_no_hit(h: Harness) -> None:
     """exists on a store that hangs: 0, by the deadline, and the reason is said."""
     s, stall = _stalled(h, "batch_exists")
@@ -55,7 +55,7 @@ def a_stalled_exists_is_no_hit(h: Harness) -> None:
     check_equal(s.session.exists(s.hashes(4)), 4, "exists after the stall")
 
 
-@case("hostile", "§8; users class B, K", rounds=1)
+@case("hostile", "deadlines and workers", rounds=1)
 def a_stalled_write_ends_at_its_deadline(h: Harness) -> None:
     """set on a store that hangs: TIMEOUT; reads go on meanwhile; afterwards the page is whole or absent."""
     s, stall = _stalled(h, "batch_set")
@@ -71,7 +71,7 @@ def a_stalled_write_ends_at_its_deadline(h: Harness) -> None:
     s.expect_hits(fresh)
 
 
-@case("hostile", "§8 breaker; users class K", rounds=1)
+@case("hostile", "deadlines and workers: breaker", rounds=1)
 def a_store_that_keeps_stalling_is_left_alone_for_a_while(h: Harness) -> None:
     """After a few hanging calls the breaker opens: answers come at once, the store is not asked. Then it recovers."""
     s, stall = _stalled(h, "batch_get")
@@ -101,7 +101,7 @@ def _recovers(s: Opened, h: Harness) -> bool:
     return False
 
 
-@case("hostile", "§3, §4.7; users class K", rounds=1)
+@case("hostile", "hooks, a failing store costs recomputation", rounds=1)
 def a_store_that_hangs_up_costs_misses(h: Harness) -> None:
     """Every hook raises: UNAVAILABLE and 0, never an exception to the caller; the cause is kept; then it recovers."""
     s = session_on(h, wrap=Failing)
@@ -119,7 +119,7 @@ def a_store_that_hangs_up_costs_misses(h: Harness) -> None:
     s.expect_hits(hashes)
 
 
-@case("hostile", "§4.6, §8", rounds=1)
+@case("hostile", "close, deadlines and workers", rounds=1)
 def closing_does_not_wait_for_a_stalled_call(h: Harness) -> None:
     """close with a call that hangs: it comes back, and reports the call as abandoned."""
     s, stall = _stalled(h, "batch_get")

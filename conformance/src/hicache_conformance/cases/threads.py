@@ -14,7 +14,7 @@ from hicache_core.types import Outcome
 _WRITERS = 4
 
 
-@case("core", "§4.4")
+@case("core", "threads and lent memory")
 def threads_on_different_keys_do_not_disturb_each_other(h: Harness) -> None:
     """Four threads set, ask and get, each its own keys, in batches; every page comes back right."""
     store = h.open()
@@ -32,7 +32,7 @@ def threads_on_different_keys_do_not_disturb_each_other(h: Harness) -> None:
     h.together(*(body(n) for n in range(_WRITERS)))
 
 
-@case("core", "§4.1, §4.4")
+@case("core", "atomic publication, threads and lent memory")
 def threads_on_one_key_leave_one_whole_page(h: Harness) -> None:
     """Four threads set different bytes under one key at once: one wins, whole; reports_exists: one STORED."""
     store = h.open()
@@ -55,7 +55,7 @@ def threads_on_one_key_leave_one_whole_page(h: Harness) -> None:
             check_equal(stored, winners, "writers that were told STORED, against the page that stayed")
 
 
-@case("core", "§4.1")
+@case("core", "atomic publication")
 def a_reader_sees_all_of_a_page_or_nothing(h: Harness) -> None:
     """While pages are being published, a reader gets MISS or all their bytes; what exists vouched for can be read."""
     store = h.open()
@@ -91,7 +91,7 @@ def _whole_or_absent(h: Harness, promised: bool, key: str, outcome: Outcome, dat
     check(not promised, f"exists promised {key!r}, and the get after it missed, though nothing removes keys")
 
 
-@case("core", "§4.1 replace")
+@case("core", "atomic publication: replace")
 def a_reader_sees_the_old_page_or_the_new_one(h: Harness) -> None:
     """While a page is being replaced a reader gets the old bytes or the new ones, never a mixture, never a MISS.
 
@@ -125,7 +125,7 @@ def a_reader_sees_the_old_page_or_the_new_one(h: Harness) -> None:
     h.together(write, read, read)
 
 
-@case("core", "§4.4; users class B")
+@case("core", "threads and lent memory")
 def crossing_batches_do_not_deadlock(h: Harness) -> None:
     """Two threads that name the same keys in opposite orders both come back."""
     store = h.open()
@@ -143,7 +143,7 @@ def crossing_batches_do_not_deadlock(h: Harness) -> None:
     h.together(body(keys), body(keys[::-1]), body(keys[8:] + keys[:8]))
 
 
-@case("core", "§4.1, §4.4")
+@case("core", "atomic publication, threads and lent memory")
 def removing_while_reading_tears_nothing(h: Harness) -> None:
     """While one thread deletes and sets keys again, readers get all bytes or MISS."""
     store = h.open()
@@ -172,7 +172,7 @@ def removing_while_reading_tears_nothing(h: Harness) -> None:
     h.together(remove, read, read)
 
 
-@case("core", "§4.6")
+@case("core", "close")
 def closing_while_others_call_does_not_hang(h: Harness) -> None:
     """close while calls are on their way: they end, with an answer or an error, and so does close."""
     store = h.open()

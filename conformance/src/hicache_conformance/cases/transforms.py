@@ -59,7 +59,7 @@ def _xor(buffer: memoryview) -> memoryview:
     return memoryview(bytes(np.bitwise_xor(np.frombuffer(buffer, np.uint8), np.uint8(0x5C))))
 
 
-@case("core", "§2 transforms")
+@case("core", "layers of a session: transforms")
 def plaintext_never_reaches_the_store(h: Harness) -> None:
     """With an XOR transform no plaintext is handed to the backend or lies in the store, by buffers or by v1."""
     for in_place in (False, True):

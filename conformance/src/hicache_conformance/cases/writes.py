@@ -12,7 +12,7 @@ from hicache_conformance.verdict import CaseFailed, check, check_bytes, check_eq
 from hicache_core.types import SET_OUTCOMES, Outcome
 
 
-@case("core", "§4.1")
+@case("core", "atomic publication")
 def success_means_stored(h: Harness) -> None:
     """A set that answers STORED or EXISTS has the page: another instance or the same one reads it back."""
     store = h.open()
@@ -24,7 +24,7 @@ def success_means_stored(h: Harness) -> None:
     h.expect_hits(store, keys, shape=shape)
 
 
-@case("core", "§4.1 reports_exists")
+@case("core", "atomic publication: reports_exists")
 def a_new_key_is_stored_and_a_known_one_exists(h: Harness) -> None:
     """The first set answers STORED. The next answers EXISTS (a store that cannot tell may say STORED)."""
     store = h.open()
@@ -40,7 +40,7 @@ def a_new_key_is_stored_and_a_known_one_exists(h: Harness) -> None:
     check_equal([mixed[0], mixed[2]], [Outcome.STORED] * 2, "set of new keys beside a known one")
 
 
-@case("core", "§4.1")
+@case("core", "atomic publication")
 def setting_an_existing_key_keeps_the_old_bytes(h: Harness) -> None:
     """A set of a key that is there leaves the old bytes, whatever is offered, also of another length."""
     store = h.open()
@@ -54,7 +54,7 @@ def setting_an_existing_key_keeps_the_old_bytes(h: Harness) -> None:
     h.expect_hits(store, keys, shape=shape)
 
 
-@case("core", "§4.1 replace")
+@case("core", "atomic publication: replace")
 def replace_swaps_the_bytes(h: Harness) -> None:
     """With ctx.replace (where declared) every page of the batch is the new one, also of another length.
 
@@ -88,7 +88,7 @@ def _whole_old_or_new(
         check(data in whole, f"{key!r} is neither the old nor the new page after a replace that is not declared")
 
 
-@case("core", "§4.1, users (d): a failed put stays visible")
+@case("core", "atomic publication: failed set")
 def a_failed_set_leaves_no_trace(h: Harness) -> None:
     """A set that breaks half way (its source cannot be read) is not visible; the next set of the key is stored."""
     store = h.open()
@@ -122,7 +122,7 @@ def _raw_set(store: Driver, key: str, buffers: list[memoryview]) -> Outcome | No
     return outcome
 
 
-@case("core", "§4.1; idempotency")
+@case("core", "atomic publication: idempotency")
 def repeating_a_call_changes_nothing(h: Harness) -> None:
     """Each call may come again, as after a lost answer: set, get, exists, delete, clear do no harm."""
     store = h.open()
