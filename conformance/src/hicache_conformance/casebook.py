@@ -43,7 +43,7 @@ _CASES: dict[str, Case] = {}
 class Case:
     """One rule of the contract, provable on any backend.
 
-    id: unique over all levels; also the name of the pytest method (`test_<id>`). rule: what of the contract it is about.
+    id: unique over all levels; also the name of the pytest method (`test_<id>`). rule: the part of the contract.
     rounds: how often the body runs, each time on fresh keys of the same store: what ran once must run again.
     """
 
