@@ -39,6 +39,13 @@ class HiCacheConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     hicache_storage_backend_options: Annotated[
         dict[str, Any], Meta(description="the backend's own options (from the extra config)")
     ] = {}
+    hicache_storage_transforms: Annotated[
+        list[str | dict[str, Any]],
+        Meta(description="page transforms in order of encoding: names, or {name, options}"),
+    ] = []
+    hicache_storage_observers: Annotated[
+        list[str | dict[str, Any]], Meta(description="observers of storage calls: names, or {name, options}")
+    ] = []
     eviction_policy: Annotated[
         str, Meta(description="lru, lfu, fifo, mru, filo, slru, priority, or a plugin's name")
     ] = "lru"

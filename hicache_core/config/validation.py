@@ -19,6 +19,8 @@ _ONLY_WITH_HIERARCHY = (
     "hicache_storage_backend",
     "hicache_storage_prefetch_policy",
     "hicache_storage_backend_options",
+    "hicache_storage_transforms",
+    "hicache_storage_observers",
     "disaggregation_decode_enable_offload_kvcache",
 )
 """Settings that do nothing while the hierarchy is off."""

@@ -62,7 +62,14 @@ class Upkeep(RequestLife):
         )
         if options is None and isinstance(backend, str):
             options = config.hicache_storage_backend_options or None
-        session = open_session(backend, identity=identity, options=options, settings=settings)
+        session = open_session(
+            backend,
+            identity=identity,
+            options=options,
+            settings=settings,
+            transforms=config.hicache_storage_transforms,
+            observers=config.hicache_storage_observers,
+        )
         try:
             self._attachment.attach(session, push=push)
         except BaseException:

@@ -9,7 +9,9 @@ from typing import Any
 from hicache_core.clock import Clock, monotonic
 from hicache_core.errors import ConfigError, HiCacheError, OpenError
 from hicache_core.namespace import Identity
+from hicache_core.plugin.extensions import resolve
 from hicache_core.plugin.select import BackendChoice, choose_backend, open_backend
+from hicache_core.plugin.spec import OBSERVER_GROUP, TRANSFORM_GROUP
 from hicache_core.seal import MAC, SEAL_BYTES, SEAL_VERSION, XXH3, Sealer, mac_key_id
 from hicache_core.storage.binding import HookBinding
 from hicache_core.storage.breaker import Breaker
@@ -39,7 +41,7 @@ def open_session(
     identity: Identity,
     options: Mapping[str, Any] | None = None,
     settings: SessionSettings | None = None,
-    transforms: Sequence[Transform] = (),
+    transforms: Sequence[Transform | str | Mapping[str, Any]] = (),
     observers: Sequence[object] = (),
     clock: Clock = monotonic,
     strict_options: bool = True,
@@ -49,13 +51,16 @@ def open_session(
     """Open a store.
 
     backend: a name, a URL, `{"backend": …, "options": {…}}` or a choice made before. identity: what the bytes
-    depend on; seal, transforms and tenant are filled in from here. strict_options: False where option values are
-    text. Raises ConfigError and PluginError and their kinds, and OpenError; whatever was opened is closed then.
+    depend on; seal, transforms and tenant are filled in from here. transforms, observers: objects, names of the
+    groups `hicache.transforms` and `hicache.observers`, or `{"name": …, "options": {…}}`. strict_options: False
+    where option values are text. Raises ConfigError and PluginError and their kinds, and OpenError; whatever was
+    opened is closed then.
     """
     settings = settings or SessionSettings()
     choice = choose_backend(backend, options, strict=strict_options)
     declared = choice.capabilities
-    chain = TransformChain(transforms, declared)
+    chain = TransformChain(resolve(TRANSFORM_GROUP, "transform", transforms), declared)
+    observers = resolve(OBSERVER_GROUP, "observer", observers)
     full = session_identity(identity, settings, declared, chain)
     namespace = full.namespace()
     ctx = OpenContext(namespace, full.tenant, full.seal_stride, rank, world_size)

@@ -6,11 +6,10 @@ A policy is a class without arguments to its constructor, registered under the e
 
 from __future__ import annotations
 
-import functools
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
-from hicache_core.errors import DuplicateNameError, PluginError, UnknownNameError
+from hicache_core.errors import PluginError
+from hicache_core.plugin.extensions import make, registered
 from hicache_core.tree.node import Node
 
 GROUP = "hicache.eviction_policies"
@@ -103,20 +102,9 @@ class Priority:
         return node.priority, node.last_access
 
 
-@functools.cache
-def _registered() -> dict[str, list[EntryPoint]]:
-    """Entry points by policy name."""
-    found: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
-        same = found.setdefault(entry.name, [])
-        if all(entry.value != other.value for other in same):
-            same.append(entry)
-    return found
-
-
 def policy_names() -> list[str]:
     """Every policy that is installed."""
-    return sorted(_registered())
+    return sorted(registered(GROUP))
 
 
 def find_policy(name: str) -> EvictionPolicy:
@@ -125,18 +113,8 @@ def find_policy(name: str) -> EvictionPolicy:
     Raises UnknownNameError (names the nearest), DuplicateNameError where two distributions claim the name,
     PluginError where the policy cannot be imported or is not one.
     """
-    entries = _registered().get(name)
-    if not entries:
-        raise UnknownNameError("eviction policy", name, _registered())
-    if len(entries) > 1:
-        claims = " and ".join(f"{e.value} ({e.dist.name if e.dist else 'unknown'})" for e in entries)
-        raise DuplicateNameError(f"eviction policy {name!r} is claimed by {claims}; uninstall one of them")
-    entry = entries[0]
-    try:
-        policy = entry.load()()
-    except Exception as error:
-        raise PluginError(f"eviction policy {name!r} ({entry.value}) could not be loaded: {error}") from error
+    policy = make(GROUP, "eviction policy", name)
     if not callable(getattr(policy, "priority", None)):
-        raise PluginError(f"eviction policy {name!r} ({entry.value}) has no method priority(node)")
+        raise PluginError(f"eviction policy {name!r} has no method priority(node)")
     found: EvictionPolicy = policy
     return found

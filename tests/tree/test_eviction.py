@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hicache_core.errors import DuplicateNameError, MisuseError, PluginError, UnknownNameError
+from hicache_core.plugin import extensions
 from hicache_core.tree import Node, RadixTree, eviction, find_policy, policy_names
 
 PAGE = 4
@@ -243,6 +244,6 @@ def test_a_broken_policy_is_named(
     monkeypatch: pytest.MonkeyPatch, entries: list[str], error: type[Exception], words: str
 ) -> None:
     found = [EntryPoint("mine", value, eviction.GROUP) for value in entries]
-    monkeypatch.setattr(eviction, "_registered", lambda: {"mine": found})
+    monkeypatch.setattr(extensions, "registered", lambda group: {"mine": found})
     with pytest.raises(error, match=words):
         find_policy("mine")
