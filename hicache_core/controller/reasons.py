@@ -51,8 +51,6 @@ class Reason(str, Enum):
     """A nearer tier served the same token in the meantime."""
     LOAD_FAILED = "load_failed"
     """The copy into L1 failed."""
-    REUSE_LIMIT = "reuse_limit"
-    """The engine computes this token in any case."""
     ABORTED = "aborted"
     """The request was aborted."""
 

@@ -9,12 +9,8 @@ import itertools
 import math
 from collections.abc import Iterator
 
-import numpy as np
-import numpy.typing as npt
-
 from hicache_core.pools.geometry import KVGeometry
-
-Bytes = npt.NDArray[np.uint8]
+from hicache_core.pools.pages import Bytes
 
 
 def part_rows(geometry: KVGeometry, layout: str) -> list[int]:

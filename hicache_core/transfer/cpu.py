@@ -37,9 +37,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hicache_core.errors import ConfigError
-from hicache_core.pools.device.base import Bytes, DevicePool
+from hicache_core.pools.device.base import DevicePool
 from hicache_core.pools.host.base import HostPool
 from hicache_core.pools.layouts import Placement
+from hicache_core.pools.pages import Bytes
 from hicache_core.types import Slots
 
 Rows = npt.NDArray[Any]

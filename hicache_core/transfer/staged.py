@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 
 from hicache_core.pools.device.torch_pool import TorchDevicePool
-from hicache_core.pools.host.base import Bytes, HostPool
+from hicache_core.pools.host.base import HostPool
+from hicache_core.pools.pages import Bytes
 from hicache_core.types import Slots
 
 

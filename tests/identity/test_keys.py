@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hicache_core.keys import KeySchema, ParsedKey, chain_seed, page_digests, page_hashes, parse_key
 from hicache_core.types import KEY_PATTERN, PoolName
 
-VECTORS = Path(__file__).parents[2].parent / "shared" / "data" / "page_hash_vectors.json"
+VECTORS = Path(__file__).parent / "page_hash_vectors.json"
+"""Computed by SGLang 0.5.23 itself."""
 NAMESPACE = "0123456789abcdef" * 2
 
 
@@ -36,8 +37,6 @@ def reference(tokens: list[int], page_size: int, prior: bytes = b"", bigram: boo
 
 
 def test_every_published_vector() -> None:
-    if not VECTORS.exists():
-        pytest.skip("the published vectors (../shared/data/page_hash_vectors.json) are not beside the repository")
     vectors = json.loads(VECTORS.read_text())["vectors"]
     kinds = set()
     for vector in vectors:
@@ -53,7 +52,7 @@ def test_every_published_vector() -> None:
 
 
 def test_golden_hashes() -> None:
-    """Computed by hand with hashlib, so that something is compared where the vectors are absent."""
+    """Computed by hand with hashlib: where these differ, nobody else's code is at fault."""
     assert page_hashes([1, 2, 3, 4, 5], 2) == [
         "34fb5c825de7ca4aea6e712f19d439c1da0c92c37b423936c5f618545ca4fa1f",
         "c57b445f90651b9a650e516ab2238c965b21af35608a31c303e6d9e407f2915c",

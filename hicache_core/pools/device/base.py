@@ -5,64 +5,23 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from hicache_core.errors import ConfigError, MisuseError
-from hicache_core.pools.allocator import SlotAllocator
-from hicache_core.pools.geometry import KVGeometry
+from hicache_core.errors import MisuseError
+from hicache_core.pools.pages import Bytes, PagePool
 from hicache_core.types import Slots
 
-Bytes = npt.NDArray[np.uint8]
 
-
-class DevicePool(ABC):
+class DevicePool(PagePool, ABC):
     """Per layer arrays [num_pages, page_size, head_num, head_dim]; MLA: one array [num_pages, page_size, 1, dim].
 
     `read_page` and `write_page` speak one byte order, whatever the host's layout: that of page_first, K's
     [token, layer, head, dim] and then V's (MLA: one [token, layer, 1, dim]). Slots are page slots.
     """
 
-    def __init__(self, geometry: KVGeometry, num_pages: int) -> None:
-        if num_pages < 1:
-            raise ConfigError(f"a device pool needs at least one page, not {num_pages}")
-        self.geometry = geometry
-        self.num_pages = num_pages
-        self.allocator = SlotAllocator(num_pages)
-
-    @property
-    def page_size(self) -> int:
-        """Tokens per page."""
-        return self.geometry.page_size
-
-    @property
-    def page_nbytes(self) -> int:
-        """Bytes of a page over all layers, K and V."""
-        return self.geometry.page_nbytes
-
-    @property
-    def available(self) -> int:
-        """Free slots."""
-        return self.allocator.available
-
-    @property
-    def capacity(self) -> int:
-        """All slots."""
-        return self.num_pages
-
-    def alloc(self, count: int) -> Slots | None:
-        """The `count` lowest free slots, or None where fewer are free."""
-        return self.allocator.alloc(count)
-
-    def free(self, slots: Slots) -> None:
-        """Give slots back. Raises MisuseError on a foreign or free one."""
-        self.allocator.free(slots)
-
-    def check_integrity(self) -> None:
-        """Raise IntegrityError where the allocator's counts do not add up."""
-        self.allocator.check_integrity()
+    tier: ClassVar[str] = "device"
 
     @abstractmethod
     def k(self, layer: int) -> Any:

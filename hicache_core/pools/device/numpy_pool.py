@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hicache_core.errors import ConfigError
-from hicache_core.pools.device.base import Bytes, DevicePool, gather_pages, scatter_pages
+from hicache_core.pools.device.base import DevicePool, gather_pages, scatter_pages
 from hicache_core.pools.geometry import KVGeometry
+from hicache_core.pools.pages import Bytes
 from hicache_core.types import Slots
 
 _BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8}

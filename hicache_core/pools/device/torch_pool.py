@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from hicache_core.errors import ConfigError
-from hicache_core.pools.device.base import Bytes, DevicePool, gather_pages, scatter_pages
+from hicache_core.pools.device.base import DevicePool, gather_pages, scatter_pages
 from hicache_core.pools.device.numpy_pool import latent_dim
 from hicache_core.pools.geometry import KVGeometry
+from hicache_core.pools.pages import Bytes
 from hicache_core.types import Slots
 
 

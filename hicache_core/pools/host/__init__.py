@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from hicache_core.pools.geometry import KVGeometry
-from hicache_core.pools.host.base import Bytes, HostPool
+from hicache_core.pools.host.base import HostPool
 from hicache_core.pools.host.mha import MHAHostPool
 from hicache_core.pools.host.mla import MLAHostPool
 from hicache_core.pools.layouts import check_layout, layout_named, pool_nbytes
 from hicache_core.pools.memory import HostMemory, HugePages, allocate_memory
+from hicache_core.pools.pages import Bytes
 from hicache_core.pools.sizing import check_capacity
 from hicache_core.types import PoolName
 

@@ -9,16 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hicache_core.errors import ConfigError, MisuseError
-from hicache_core.pools.allocator import SlotAllocator
 from hicache_core.pools.geometry import Kind, KVGeometry
 from hicache_core.pools.layouts import Layout, buffer_shape, layout_named, placements, pool_nbytes, region_table
 from hicache_core.pools.memory import HostMemory
+from hicache_core.pools.pages import Bytes, PagePool
 from hicache_core.types import Buffer, PoolName, Slots
 
-Bytes = npt.NDArray[np.uint8]
 
-
-class HostPool:
+class HostPool(PagePool):
     """Pages of KV in host memory. It is a HostPoolView: `regions` and `pages` are what a store is lent.
 
     The pool knows bytes, not numbers: any dtype. Slots are page slots. A page's flat bytes are its regions in
@@ -26,6 +24,7 @@ class HostPool:
     writing pages is not locked: who holds a slot owns its bytes.
     """
 
+    tier: ClassVar[str] = "host"
     kind: ClassVar[Kind]
 
     def __init__(
@@ -37,11 +36,8 @@ class HostPool:
         *,
         name: PoolName = PoolName.KV,
     ) -> None:
-        if num_pages < 1:
-            raise ConfigError(f"a host pool needs at least one page, not {num_pages}")
+        super().__init__(geometry, num_pages)
         self._layout: Layout = layout_named(layout)
-        self.geometry = geometry
-        self.num_pages = num_pages
         self.name = name
         self.nbytes = pool_nbytes(geometry, self._layout, num_pages)
         self.owner: object = memory
@@ -54,27 +50,11 @@ class HostPool:
         self._address = self._bytes.ctypes.data
         ends = np.cumsum(self.table.size)
         self._flat = [(int(end - size), int(end)) for end, size in zip(ends, self.table.size, strict=True)]
-        self.allocator = SlotAllocator(num_pages)
 
     @property
     def layout(self) -> str:
         """Name of the layout."""
         return self._layout.name
-
-    @property
-    def layout_info(self) -> Layout:
-        """The layout itself."""
-        return self._layout
-
-    @property
-    def page_size(self) -> int:
-        """Tokens per page."""
-        return self.geometry.page_size
-
-    @property
-    def page_nbytes(self) -> int:
-        """Bytes of a page: the sum of its regions."""
-        return self.geometry.page_nbytes
 
     @property
     def memory(self) -> HostMemory | None:
@@ -87,26 +67,6 @@ class HostPool:
         if self._bytes is None:
             raise MisuseError(f"host pool {self.name} is closed")
         return self._bytes
-
-    # -- slots
-
-    @property
-    def available(self) -> int:
-        """Free slots."""
-        return self.allocator.available
-
-    @property
-    def capacity(self) -> int:
-        """All slots."""
-        return self.num_pages
-
-    def alloc(self, count: int) -> Slots | None:
-        """The `count` lowest free slots, or None where fewer are free."""
-        return self.allocator.alloc(count)
-
-    def free(self, slots: Slots) -> None:
-        """Give slots back. Raises MisuseError on a foreign or free one."""
-        self.allocator.free(slots)
 
     # -- what a store sees
 
@@ -160,10 +120,6 @@ class HostPool:
         self._bytes = None
         if self._memory is not None:
             self._memory.close()
-
-    def check_integrity(self) -> None:
-        """Raise IntegrityError where the allocator's counts do not add up."""
-        self.allocator.check_integrity()
 
     def _page_arrays(self, slot: int) -> list[Bytes]:
         self._check(np.array([slot], dtype=np.int64))

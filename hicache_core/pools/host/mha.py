@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hicache_core.pools.geometry import Kind
-from hicache_core.pools.host.base import Bytes, HostPool
+from hicache_core.pools.host.base import HostPool
+from hicache_core.pools.pages import Bytes
 
 
 class MHAHostPool(HostPool):
