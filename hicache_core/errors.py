@@ -117,7 +117,7 @@ def told(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback as text: a log record that is kept would keep its frames, and with them the memory lent to them."""
+    """The traceback as text: a log record that is kept would keep its frames, and with them what was lent to them."""
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 

@@ -54,6 +54,9 @@ class SealReport(msgspec.Struct, frozen=True):
     outcome: Outcome
     reason: str
     fields: SealFields | None
+    certain: bool = True
+    """False where the object alone does not tell damage from a page that this reader cannot judge: one that was
+    never sealed, one sealed with another key, one of a later version."""
 
 
 def describe(seal: bytes | Buffer) -> SealFields | None:
@@ -76,14 +79,15 @@ def inspect(key: str, data: bytes | Buffer, *, mac_key: bytes | None = None) -> 
     fields = describe(view[:SEAL_BYTES])
     if fields is None:
         reason = "shorter than a seal" if len(view) < SEAL_BYTES else "no seal: the magic is missing"
-        return SealReport(Outcome.CORRUPT, f"{reason} ({len(view)} bytes)", None)
+        return SealReport(Outcome.CORRUPT, f"{reason} ({len(view)} bytes)", None, certain=False)
     stride = len(view) - fields.payload_bytes
     if stride < SEAL_BYTES:
         reason = f"truncated: the seal speaks of {fields.payload_bytes} payload bytes, {len(view)} bytes are stored"
         return SealReport(Outcome.CORRUPT, reason, fields)
     wrong = verify(view[:SEAL_BYTES].tobytes(), [view[stride:]], mac_key)
     if wrong or any(view[SEAL_BYTES:stride]):
-        return SealReport(Outcome.CORRUPT, wrong or "the padding after the seal is not zero", fields)
+        certain = fields.algorithm == XXH3
+        return SealReport(Outcome.CORRUPT, wrong or "the padding after the seal is not zero", fields, certain)
     reason = _foreign(key, fields)
     return SealReport(Outcome.FOREIGN if reason else Outcome.HIT, reason, fields)
 

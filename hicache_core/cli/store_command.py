@@ -23,6 +23,8 @@ group = typer.Typer(help="A store's content: list, count, verify, collect.", no_
 
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="this namespace only (32 hex digits)")]
 
+MacKeyFile = Annotated[typer.FileBinaryRead | None, typer.Option(help="file with the key of seals with a MAC")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `hicache`."""
@@ -104,9 +106,7 @@ def verify_store(
     backend: Backend,
     option: Assignments = None,
     namespace: Namespace = None,
-    mac_key_file: Annotated[
-        typer.FileBinaryRead | None, typer.Option(help="file with the key of seals with a MAC")
-    ] = None,
+    mac_key_file: MacKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every page and judge it by its seal. Exit code 1 where one is damaged, misplaced or unreadable."""
@@ -143,12 +143,13 @@ def gc(
     ] = None,
     older_than: Annotated[str | None, typer.Option(help="remove pages not written or read since: 30d, 12h")] = None,
     corrupt: Annotated[bool, typer.Option("--corrupt", help="remove pages that do not verify")] = False,
+    mac_key_file: MacKeyFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove namespaces, old pages, or damaged pages."""
     age = parse_age(older_than) if older_than else None
-    rule = GcRule(frozenset(namespace or ()), age, corrupt)
+    rule = GcRule(frozenset(namespace or ()), age, corrupt, mac_key_file.read() if mac_key_file else None)
     if not rule:
         raise ConfigError("gc was told nothing to remove; give --namespace, --older-than or --corrupt")
     result = GcResult()
@@ -157,7 +158,7 @@ def gc(
         result.scanned = len(objects)
         with _progress() as progress:
             tracked = progress.track(objects, description="collect")
-            picked = choose(store, tracked, rule, time.time())
+            picked = choose(store, tracked, rule, time.time(), result)
             if dry_run:
                 for stored in picked:
                     result.chosen += 1
@@ -170,6 +171,11 @@ def gc(
         verb = "would remove" if dry_run else "removed"
         count = result.chosen if dry_run else result.removed
         out.print(f"{verb} {count} of {result.scanned} objects ({human_bytes(result.chosen_bytes)})")
+        if result.undecided:
+            err.print(
+                f"{result.undecided} look damaged and stay: they changed meanwhile, or nothing in their namespace "
+                "verifies here (never sealed, or sealed with a key: --mac-key-file). --namespace removes one whole."
+            )
         for key in result.failed:
             err.print(f"[red]not removed[/] {escape(key)}", soft_wrap=True)
     if result.failed:

@@ -36,7 +36,10 @@ class GcRule:
     older_than: float | None = None
     """Seconds since the object's mtime."""
     corrupt: bool = False
-    """Objects that do not verify (every object is read)."""
+    """Objects that do not verify (every object is read). Where the object alone does not prove it (no seal, a MAC
+    that does not fit), only if another of its namespace verifies: else it is the reader that lacks something."""
+    mac_key: bytes | None = None
+    """The key of seals with a MAC."""
 
     def __bool__(self) -> bool:
         return bool(self.namespaces or self.corrupt or self.older_than is not None)
@@ -52,19 +55,36 @@ class GcResult:
     removed: int = 0
     failed: list[str] = field(default_factory=list)
     """Keys that the store would not remove."""
+    undecided: int = 0
+    """Objects that look damaged and stay, since nothing in their namespace verifies, or they changed meanwhile."""
 
 
-def choose(store: RawStore, objects: Iterable[StoredObject], rule: GcRule, now: float) -> Iterator[StoredObject]:
-    """The objects that the rule names. now: seconds since the epoch."""
+def choose(
+    store: RawStore, objects: Iterable[StoredObject], rule: GcRule, now: float, result: GcResult
+) -> Iterator[StoredObject]:
+    """The objects that the rule names. now: seconds since the epoch. Counts `undecided`."""
+    doubtful: list[StoredObject] = []
+    sound: set[str] = set()
+    """Namespaces of which this reader has verified an object."""
     for stored in objects:
         named = stored.namespace in rule.namespaces
         old = rule.older_than is not None and now - stored.mtime > rule.older_than
-        if named or old or (rule.corrupt and _is_corrupt(store, stored)):
+        if named or old:
             yield stored
-
-
-def _is_corrupt(store: RawStore, stored: StoredObject) -> bool:
-    return next(verify(store, [stored])).outcome is Outcome.CORRUPT
+        elif rule.corrupt:
+            verdict = next(verify(store, [stored], mac_key=rule.mac_key))
+            if verdict.outcome is Outcome.HIT:
+                sound.add(stored.namespace)
+            elif verdict.outcome is Outcome.CORRUPT:
+                if verdict.certain:
+                    yield stored
+                else:
+                    doubtful.append(stored)
+    for stored in doubtful:
+        if stored.namespace in sound:
+            yield stored
+        else:
+            result.undecided += 1
 
 
 def remove(store: RawStore, chosen: Iterable[StoredObject], result: GcResult) -> None:

@@ -7,6 +7,7 @@ not poison or heal them. One thread, no deadline: the operator can interrupt.
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -67,7 +68,12 @@ class RawStore:
                 return
 
     def read(self, stored: StoredObject) -> tuple[Outcome, memoryview]:
-        """The object's bytes in fresh page-aligned memory; they are valid where the outcome is HIT."""
+        """The object's bytes in fresh page-aligned memory; they are valid where the outcome is HIT.
+
+        REJECTED where it would take more than half of the free memory: what lies in a store need not be a page.
+        """
+        if stored.nbytes > os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE // 2:
+            return Outcome.REJECTED, memoryview(b"")
         buffer = memoryview(mmap.mmap(-1, max(1, stored.nbytes)))[: stored.nbytes]
         context = IoContext()
         outcome: Outcome = self._call("batch_get", keys=[stored.key], pages=[[buffer]], ctx=context)[0]

@@ -12,12 +12,16 @@ from hicache_core.types import Outcome
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What verification found of one object. outcome: hit, miss, corrupt, foreign or unavailable."""
+    """What verification found of one object. outcome: hit, miss, corrupt, foreign or unavailable.
+
+    certain: False for one that is corrupt to this reader and may be good to its owner (see SealReport).
+    """
 
     key: str
     nbytes: int
     outcome: Outcome
     reason: str
+    certain: bool = True
 
 
 class Tally(msgspec.Struct):
@@ -58,14 +62,15 @@ def verify(store: RawStore, objects: Iterable[StoredObject], *, mac_key: bytes |
     """One verdict per object, in order. One object's bytes are in memory at a time."""
     for stored in objects:
         outcome, data = store.read(stored)
-        reason = "" if outcome else _WHY.get(outcome, outcome.value)
+        reason, certain = "" if outcome else _WHY.get(outcome, outcome.value), False
         if outcome is Outcome.HIT:
             report = inspect(stored.key, data, mac_key=mac_key)
-            outcome, reason = report.outcome, report.reason
-        yield Verdict(stored.key, stored.nbytes, outcome, reason)
+            outcome, reason, certain = report.outcome, report.reason, report.certain
+        yield Verdict(stored.key, stored.nbytes, outcome, reason, certain)
 
 
 _WHY = {
     Outcome.MISS: "removed since it was listed",
+    Outcome.REJECTED: "larger than the memory that is there to read it",
     Outcome.CORRUPT: "its length changed since it was listed, or the store says that it is damaged",
 }

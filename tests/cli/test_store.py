@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from hicache_core.keys import page_hashes
 from hicache_core.namespace import Identity
 from hicache_core.storage.opening import open_session
+from hicache_core.storage.settings import SessionSettings
 
 pytest.importorskip("hicache_file", reason="the file backend is another distribution: pip install hicache-file")
 
@@ -175,3 +177,61 @@ def test_explain_refuses_bad_files(hicache, tmp_path, identity, tokens, word):
     assert done.code == 2
     assert word in done.err
     assert "Traceback" not in done.err
+
+
+def sealed_with(root: Path, key: bytes, **settings: Any) -> str:
+    """Three pages whose seals nobody without the key can judge (b"": none at all); their namespace."""
+    chosen = SessionSettings(mac_key=key, **settings)
+    with open_session("file", identity=IDENTITY, options={"root": str(root)}, settings=chosen) as session:
+        hashes = page_hashes(TOKENS, IDENTITY.page_size)[:3]
+        assert all(session.set(hashes, [[bytes([n]) * 300] for n in range(3)]))
+        return session.namespace
+
+
+@pytest.mark.parametrize("settings", [{"mac_key": b"k" * 16}, {"mac_key": b"", "seal": False}], ids=["mac", "none"])
+@pytest.mark.parametrize("given", [None, b"another key of 16"])
+def test_gc_keeps_what_it_cannot_judge(hicache, tmp_path, settings, given):
+    """A good page with a seal of another kind is not damaged; who wants it gone names its namespace."""
+    root = tmp_path / "kv"
+    put(root)
+    namespace = sealed_with(root, settings["mac_key"], **{k: v for k, v in settings.items() if k != "mac_key"})
+    options = ["--backend", "file", "-o", f"root={root}", "--json"]
+    if given:
+        (tmp_path / "key").write_bytes(given)
+        options += ["--mac-key-file", "key"]
+    done = hicache("store", "gc", *options, "--corrupt")
+    assert (done.code, done.json["removed"], done.json["undecided"]) == (0, 0, 3)
+    assert len(hicache("store", "ls", *options[:5]).json) == 8
+    assert hicache("store", "gc", *options[:5], "--namespace", namespace).json["removed"] == 3
+
+
+def test_gc_with_the_key_removes_what_is_damaged(hicache, tmp_path):
+    root = tmp_path / "kv"
+    namespace = sealed_with(root, b"k" * 16)
+    (tmp_path / "key").write_bytes(b"k" * 16)
+    flip(next((root / namespace).glob("*/*")), 100)
+    done = hicache("store", "gc", "--backend", "file", "-o", f"root={root}", "--json", "--corrupt",
+                   "--mac-key-file", "key")  # fmt: skip
+    assert (done.json["removed"], done.json["undecided"]) == (1, 0)
+    assert len(list((root / namespace).glob("*/*"))) == 2
+
+
+@pytest.mark.parametrize("offset", [0, 9, 10, 12, 20, 50, 70])
+def test_gc_removes_damage_wherever_it_is(hicache, tmp_path, offset):
+    root = tmp_path / "kv"
+    hashes = put(root)
+    flip(stored_file(root, hashes[3]), offset)
+    done = hicache("store", "gc", "--backend", "file", "-o", f"root={root}", "--corrupt", "--json").json
+    assert done["removed"] == 1
+
+
+def test_a_planted_file_that_is_larger_than_memory_is_reported(hicache, tmp_path):
+    root = tmp_path / "kv"
+    hashes = put(root)
+    with stored_file(root, hashes[1]).open("r+b") as file:
+        file.truncate(1 << 42)
+    options = ("--backend", "file", "-o", f"root={root}", "--json")
+    done = hicache("store", "verify", *options)
+    assert (done.code, done.json["unreadable"], done.json["intact"]) == (1, 1, 4)
+    assert "memory" in done.json["bad"][0]["reason"]
+    assert hicache("store", "gc", *options, "--corrupt").json["removed"] == 0
