@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import quote, unquote_plus, urlsplit
 
 import msgspec
 
 HIDDEN = "***"
-_ALWAYS = frozenset({"secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "pin"})
-_TEXT_ONLY = frozenset({"token", "key", "auth", "authorization", "signature", "sas", "apikey", "cookie", "bearer"})
+_ALWAYS = frozenset(
+    {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential", "credentials", "pin"}
+)
+_TEXT_ONLY = frozenset(
+    {"token", "key", "auth", "authorization", "signature", "sig", "sas", "apikey", "cookie", "bearer"}
+)
 """Words that also name harmless numbers (`timeout_per_ki_token`, `key_count`): hidden where the value is text."""
 
 
@@ -37,14 +41,22 @@ def redact_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         userinfo, at, host = parts.netloc.rpartition("@")
-        query = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError:
         return HIDDEN  # what cannot be taken apart is not shown
     if at:
         userinfo = userinfo.partition(":")[0] + f":{HIDDEN}" if ":" in userinfo else userinfo
-    text = "&".join(f"{quote(k)}={HIDDEN if is_secret(k, v) else quote(v, safe='/:@')}" for k, v in query)
+    text = "&".join(map(_shown_field, parts.query.split("&"))) if parts.query else ""
     tail = (f"?{text}" if text else "") + (f"#{parts.fragment}" if parts.fragment else "")
     return f"{parts.scheme}://{userinfo}{at}{host}{parts.path}{tail}"
+
+
+def _shown_field(field: str) -> str:
+    """One field of a query. What has no name may be anything, so it is not shown."""
+    name, equals, value = field.partition("=")
+    if not equals:
+        return HIDDEN if field else ""
+    name, value = unquote_plus(name), _shown(unquote_plus(name), unquote_plus(value))
+    return f"{quote(name)}={value if value == HIDDEN else quote(value, safe='/:@*')}"
 
 
 def is_secret(name: str, value: object = "") -> bool:

@@ -152,8 +152,8 @@ def _from_url(url: str, allow_dynamic: Iterable[str] | None) -> BackendChoice:
     try:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError as error:
-        raise OptionError(f"{shown} is no URL that can be read: {error}") from error
+    except ValueError:  # its text repeats what may be a secret, and so would the cause
+        raise OptionError(f"{shown} is no URL that can be read; write NAME://PLACE?name=value&name=value") from None
     spec = _spec(parts.scheme, allow_dynamic)
     options: dict[str, Any] = {}
     for name, value in pairs:

@@ -191,6 +191,10 @@ def test_harmless_names_stay_visible() -> None:
         ("s3://key:secret@host:9000/b?region=eu&token=abc", "s3://key:***@host:9000/b?region=eu&token=***"),
         ("file:///kv?max_size=1", "file:///kv?max_size=1"),
         ("x://h?password=1&b=", "x://h?password=***&b="),
+        ("x://h?hunter2", "x://h?***"),
+        ("x://h?a=1&hunter2&b=2", "x://h?a=1&***&b=2"),
+        ("x://h?sig=1&pwd=2", "x://h?sig=***&pwd=***"),
+        ("x://h?at=db%3A%2F%2Fme%3Ahunter2%40h", "x://h?at=db://me:***@h"),
         ("x://[bad", HIDDEN),
     ],
 )

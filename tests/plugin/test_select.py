@@ -192,3 +192,25 @@ def test_a_factory_that_fails_keeps_its_cause() -> None:
         open_backend(chosen(factory=refuse_well), CTX)
     with pytest.raises(PluginError, match="factory of backend disk 'nowhere:open' cannot be found"):
         open_backend(choose_backend("disk"), CTX)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "disk:///x?hunter2",
+        "disk:///x?size=1&hunter2",
+        "disk://me:hunter2@host/x?size",
+        "disk://me:hunter2@[host/x",
+        "disk://me:hunter2@h\u2100st/x",
+        "memory://me:hunter2@host/x",
+        "nowhere://me:hunter2@host/x?hunter2",
+        "file://me:hunter2@host/x?token=hunter2",
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said_without_its_secrets(url: str) -> None:
+    with pytest.raises((ConfigError, PluginError)) as caught:
+        choose_backend(url)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hunter2" not in str(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -186,3 +186,10 @@ def test_probe_tells_what_doctor_should_say(tmp_path):
     tmp_path.chmod(0o777)
     assert "chmod o-w" in probe(FileOptions(root=str(tmp_path)))[0]
     assert not (tmp_path / "+hicache").exists()
+
+
+@pytest.mark.parametrize("url", ["file://me:hunter2@host/kv?token=hunter2", "file://me:hunter2@host/kv?hunter2"])
+def test_a_url_with_a_host_is_refused_without_its_secrets(url):
+    with pytest.raises(OptionError) as caught:
+        choose_backend(url)
+    assert "hunter2" not in str(caught.value)

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from hicache_core.errors import OptionError
+from hicache_core.plugin.redaction import redact_url
 from hicache_core.plugin.sizes import ByteSize
 from hicache_core.types import Capabilities
 
@@ -69,9 +70,10 @@ def options_from_url(url: str) -> dict[str, str]:
     """
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
+        host = parts.netloc.rpartition("@")[2]  # what stands before it may be a password
         raise OptionError(
-            f"{url!r} names a host ({parts.netloc!r}), but a file store is a local path; "
-            f"write file:///{parts.netloc}{parts.path} with three slashes"
+            f"{redact_url(url)} names a host ({host!r}), but a file store is a local path; "
+            f"write file:///{host}{parts.path} with three slashes"
         )
     found = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     if parts.path:
