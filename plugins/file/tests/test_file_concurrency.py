@@ -1,20 +1,26 @@
 """Several threads, several stores on one root, several processes."""
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
-from hicache_file import locks
+from hicache_file import locks, walk
+from hicache_file.backend import open_file
 from hicache_file.offline import usage
+from hicache_file.options import FileOptions
 
 from hicache_core.errors import MisuseError
-from hicache_core.types import IoContext, Outcome
+from hicache_core.types import IoContext, OpenContext, Outcome
 
 BLOCK = 4096
+CTX = OpenContext(namespace="5" * 32)
 
 
 def test_of_many_writers_of_one_key_one_stores_it(open_store):
@@ -188,3 +194,80 @@ def test_processes_that_write_and_evict_in_one_root_keep_one_cap(root, open_stor
     assert watched.set(watched.key(1)) == [Outcome.STORED]
     assert os.listdir(root / "+hicache" / "writers") == [watched.backend._store.writer.name]
     assert watched.backend.batch_contains([watched.key(1)], IoContext()) == [True]
+
+
+def test_listings_at_the_same_time_see_everything(store):
+    """Descriptors of one open directory share its offset: a listing would end where the other stands."""
+    spaces = [f"{n:032x}" for n in range(5)]
+    store.set(*[store.key(1, space) for space in spaces])
+    with os.scandir(store.backend._store.directory.fd) as other:
+        next(other)
+        assert walk.namespaces(store.backend._store.directory) == spaces
+        store.backend._store.space.reconcile()
+        assert store.backend.stats().files == 5
+        assert len(store.stored()) == 5
+        assert len(list(other)) == 5  # five namespaces and our records, less the one it had
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_writer_that_cannot_be_looked_at_is_not_taken_for_dead(open_store, monkeypatch, code):
+    living, sweeper = open_store(), open_store()
+    name, fd = living.backend._store.writer.temporary()
+    os.close(fd)
+    real = os.open
+
+    def fail(path, *arguments, **more):
+        if path == "record":
+            raise OSError(code, os.strerror(code), path)
+        return real(path, *arguments, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", fail)
+        swept = sweeper.backend._store.space.sweep()
+    assert (swept.alive, swept.dead, swept.temporaries) == (1, 0, 0)
+    living.backend._store.writer.remove(name)
+    assert living.set(living.key(1)) == [Outcome.STORED]
+
+
+def test_a_forked_child_keeps_no_lock_of_a_parent_that_died(tmp_path):
+    """flock goes with the last descriptor: a child that inherited one would hold the lock of its dead parent."""
+    root, script = tmp_path / "store", tmp_path / "parent.py"
+    script.write_text(FORKING_PARENT)
+    parent = subprocess.Popen([sys.executable, script, root], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    said = parent.stdout.readline()
+    parent.stdout.close()
+    try:
+        assert parent.wait(30) == -signal.SIGKILL
+        assert "a forked one opens its own" in said
+        with closing(open_file(FileOptions(root=str(root)), CTX)) as backend:
+            with backend._store.removal.held(0.0):
+                assert not list((root / "+hicache/writers").glob("*/0"))
+            assert len(os.listdir(root / "+hicache/writers")) == 1
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+FORKING_PARENT = """
+import os, signal, sys
+from hicache_file.backend import open_file
+from hicache_file.options import FileOptions
+from hicache_core.types import IoContext, OpenContext
+
+backend = open_file(FileOptions(root=sys.argv[1]), OpenContext(namespace="5" * 32))
+store = backend._store
+name, fd = store.writer.temporary()
+with store.removal.held(), backend._idle:
+    ready, told = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            backend.batch_exists(["a"], IoContext())
+        except Exception as error:
+            print(os.getpid(), error, sep="\\n", flush=True)
+        os.write(told, b".")
+        os.close(1)
+        signal.pause()
+    os.read(ready, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,6 +22,16 @@ from hicache_file.stats import FileStats
 from hicache_file.store import Store
 
 _CLOSE_PATIENCE_SECONDS = 5.0
+_of_this_process: weakref.WeakSet[FileBackend] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for backend in list(_of_this_process):
+        backend.leave_to_parent()
+    _of_this_process.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def open_file(options: FileOptions, ctx: OpenContext) -> FileBackend:
@@ -39,6 +50,7 @@ class FileBackend:
         self._running = 0
         self._idle = threading.Condition()
         self.capabilities = store.capabilities
+        _of_this_process.add(self)
 
     @hookimpl
     def batch_exists(self, keys: Sequence[str], ctx: IoContext) -> int:
@@ -107,11 +119,18 @@ class FileBackend:
             if self._idle.wait_for(lambda: not self._running, _CLOSE_PATIENCE_SECONDS):
                 self._store.close(ours=os.getpid() == self._pid)
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: give up every descriptor. A lock that the parent holds would else outlive the parent."""
+        self._idle = threading.Condition()  # another thread of the parent may have held the old one
+        self._closing, self._running = True, 0
+        self._store.close(ours=False)
+
     @contextmanager
     def _call(self) -> Iterator[None]:
         with self._idle:
             if self._closing:
-                raise MisuseError("this file store is closed")
+                here = "closed" if os.getpid() == self._pid else f"of process {self._pid}; a forked one opens its own"
+                raise MisuseError(f"this file store is {here}")
             self._running += 1
         try:
             yield

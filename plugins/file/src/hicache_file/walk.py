@@ -43,8 +43,13 @@ def allocated(status: os.stat_result) -> int:
 
 def namespaces(directory: Directory) -> list[str]:
     """Namespaces that have a directory, sorted."""
-    with os.scandir(directory.fd) as entries:
-        return sorted(e.name for e in entries if legal_namespace(e.name) and e.is_dir(follow_symlinks=False))
+    # A descriptor of our own: whoever lists through the same one moves its offset, and each would see a part.
+    fd = directory.open_directory(".")
+    try:
+        with os.scandir(fd) as entries:
+            return sorted(e.name for e in entries if legal_namespace(e.name) and e.is_dir(follow_symlinks=False))
+    finally:
+        os.close(fd)
 
 
 def leaves(directory: Directory, namespace: str) -> list[str]:

@@ -135,11 +135,13 @@ def _writer_names(directory: Directory) -> list[str]:
 
 
 def _state(directory_fd: int) -> tuple[bool, int]:
-    """(whether the writer of this directory lives, the bytes it has reserved)."""
+    """(whether the writer of this directory may live, the bytes it has reserved)."""
     try:
         record = os.open(_RECORD, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory_fd)
-    except OSError:
+    except FileNotFoundError:
         return False, 0
+    except OSError:
+        return True, 0  # no descriptor to be had, not ours to read: that proves no death, and its files stay
     try:
         return not try_lock(record), _reserved(record)
     finally:
