@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from hicache_core.cli.choices import Assignments, Backend, JsonFile, chosen
-from hicache_core.cli.output import Exit, err, human_bytes, out, table, write_json
+from hicache_core.cli.output import Exit, human_bytes, out, progress, table, write_json
 from hicache_core.errors import OptionError
 from hicache_core.plugin.sizes import parse_size
 from hicache_core.storage.measure import GRAIN, Speed, measure_backend
@@ -32,12 +31,11 @@ def bench(
     """Set, find and get fresh pages under a namespace of its own. Exit code 1 where a page failed."""
     sizes = [parse_page_bytes(text) for text in page_bytes.split(",")]
     choice = chosen(backend, option)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     rows: list[Speed] = []
-    with Progress(*columns, console=err, transient=True) as progress:
+    with progress() as bar:
         for size in sizes:
-            task = progress.add_task(f"{human_bytes(size)} pages", total=rounds + 1)
-            done = lambda task=task: progress.advance(task)  # noqa: E731
+            task = bar.add_task(f"{human_bytes(size)} pages", total=rounds + 1)
+            done = lambda task=task: bar.advance(task)  # noqa: E731
             rows.append(measure_backend(choice, size, pages=pages, rounds=rounds, on_round=done))
     shown = [
         (

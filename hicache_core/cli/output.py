@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -42,6 +43,12 @@ def table(
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text("" if cell is None else str(cell)) for cell in row))
     return made
+
+
+def progress() -> Progress:
+    """A bar on standard error while something runs, gone when it ends; nothing where that is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal or err.is_dumb_terminal)
 
 
 def print_json(data: Any) -> None:

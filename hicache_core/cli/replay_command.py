@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hicache_core.cli.choices import Assignments, JsonFile, chosen
-from hicache_core.cli.output import Exit, err, human_bytes, out, table, write_json
+from hicache_core.cli.output import Exit, err, human_bytes, out, progress, table, write_json
 from hicache_core.config.model import LayoutName, PrefetchPolicy, WritePolicy
 from hicache_core.errors import NotSupportedError
 from hicache_core.hicache import HiCache
@@ -22,7 +20,7 @@ from hicache_core.plugin.select import BackendChoice
 from hicache_core.pools.device.numpy_pool import NumpyDevicePool
 from hicache_core.replay.result import ReplayResult
 from hicache_core.replay.runner import Replay, ReplaySettings
-from hicache_core.replay.trace import read_trace
+from hicache_core.replay.trace import TraceRequest, read_trace
 
 PROGRESS_STEP = 50
 
@@ -80,11 +78,28 @@ def replay(
         storage_workers=workers,
         storage_timeout=timeout,
     )
-    logging.getLogger("hicache_core").setLevel(logging.CRITICAL)  # faults are counted, in the report
     requests = read_trace(trace, limit)
     choice = None if backend is None else chosen(backend, option)
     run_name = name or f"replay-{secrets.token_hex(8)}"
-    cache = open_cache(settings, choice, run_name)
+    result = _run(settings, requests, choice, run_name, clear=clear)
+    if json_path != "-":
+        _show(result)
+    if json_path is not None:
+        write_json(result.as_dict() | {"trace": str(trace), "name": run_name}, json_path)
+    if not result.sound:
+        raise typer.Exit(Exit.FAILED)
+
+
+def _run(
+    settings: ReplaySettings,
+    requests: Sequence[TraceRequest],
+    choice: BackendChoice | None,
+    name: str,
+    *,
+    clear: bool,
+) -> ReplayResult:
+    logging.getLogger("hicache_core").setLevel(logging.CRITICAL)  # faults are counted, in the report
+    cache = open_cache(settings, choice, name)
     try:
         with _progress(len(requests)) as on_request:
             result = Replay(cache, settings).run(requests, on_request)
@@ -92,12 +107,7 @@ def replay(
             _clear(cache)
     finally:
         cache.shutdown()
-    if json_path != "-":
-        _show(result)
-    if json_path is not None:
-        write_json(result.as_dict() | {"trace": str(trace), "name": run_name}, json_path)
-    if not result.sound:
-        raise typer.Exit(Exit.FAILED)
+    return result
 
 
 def open_cache(settings: ReplaySettings, choice: BackendChoice | None, name: str) -> HiCache:
@@ -115,18 +125,14 @@ def open_cache(settings: ReplaySettings, choice: BackendChoice | None, name: str
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on a terminal, nothing elsewhere."""
-    if not err.is_terminal or os.environ.get("TERM") == "dumb":
-        yield None
-        return
-    columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task("replay", total=total)
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar over the requests. It is told of some of them only: telling costs as much as a request."""
+    with progress() as bar:
+        task = bar.add_task("replay", total=total)
 
         def step(done: int) -> None:
             if done % PROGRESS_STEP == 0 or done == total:
-                progress.update(task, completed=done)
+                bar.update(task, completed=done)
 
         yield step
 
