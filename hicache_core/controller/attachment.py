@@ -197,7 +197,7 @@ class Attachment:
         """Empty L1 and L2. Pages that a call of L3 may still read are freed once all such calls have returned."""
         state = self._state
         self._backup.forget_all()
-        lent = self._backup.lent()
+        lent = self._backup.take_lent()
         freed = state.tree.reset(force=True)
         state.device_pool.free(freed.device)
         state.negative.clear()

@@ -218,9 +218,11 @@ class BackupPath:
         self.dirty.clear()
         self.queued_pages = 0
 
-    def lent(self) -> list[tuple[Handle[list[Outcome]], Slots]]:
-        """Calls that may still read L2 pages, and which."""
-        return list(self._unreturned.values())
+    def take_lent(self) -> list[tuple[Handle[list[Outcome]], Slots]]:
+        """Calls that may still read L2 pages, and which. Told once: from now on the caller frees these pages."""
+        lent = list(self._unreturned.values())
+        self._unreturned.clear()
+        return lent
 
     # parts
 

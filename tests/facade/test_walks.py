@@ -1,4 +1,7 @@
-"""Long seeded walks, several requests under way, over every policy and fault; and proof that they go everywhere."""
+"""Long seeded walks, several requests under way, over every policy and fault; and proof that they go everywhere.
+
+The last seeds go over a store that keeps calls inside, with pools of a few pages.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from hicache_core.storage.session import StorageSession
 BOUND = 30.0
 PAGE = 4
 STEPS = 400
-SEEDS = 12
+SEEDS = 20
+HELD_FROM = 12
 WRITE = ("write_through", "write_through_selective", "write_back")
 PREFETCH = ("best_effort", "wait_complete", "timeout")
 EVICTION = ("lru", "lfu", "fifo", "slru", "filo", "mru", "priority")
@@ -27,13 +31,16 @@ seen: Counter[str] = Counter()
 class Walk:
     """One cache, its stores, and requests in every state."""
 
-    def __init__(self, seed: int, build_engine: Any, open_storage: Any, tokens_for: Any) -> None:
+    def __init__(
+        self, seed: int, build_engine: Any, open_storage: Any, open_gated: Any, store: Any, tokens_for: Any
+    ) -> None:
         self.dice = random.Random(seed)
-        self.open_storage, self.tokens_for, self.seed = open_storage, tokens_for, seed
+        self.open_storage, self.open_gated, self.tokens_for, self.seed = open_storage, open_gated, tokens_for, seed
+        self.store = store if seed >= HELD_FROM else None
         self.failing = ""
         self.engine = build_engine(
-            device_pages=self.dice.randint(10, 20),
-            host_pages=self.dice.randint(12, 30),
+            device_pages=self.dice.randint(1, 8) if self.store else self.dice.randint(10, 20),
+            host_pages=self.dice.randint(1, 8) if self.store else self.dice.randint(12, 30),
             session=self.open_store(),
             transfer_hook=self.hook,
             hicache_write_policy=WRITE[seed % 3],
@@ -49,6 +56,8 @@ class Walk:
         self.running: list[Request] = []
 
     def open_store(self) -> StorageSession:
+        if self.store:
+            return self.open_gated(timeout=0.02)
         if self.seed % 4 == 0:
             return self.open_storage("memory", name=f"walk-{self.seed}")
         faults = {"fail": 0.08, "flip": 0.2, "truncate": 0.2, "reorder": 0.03, "stale_exists": 0.05}
@@ -131,7 +140,8 @@ class Walk:
         elif what < 9:
             self.failing = self.dice.choice(["", "", "load", "backup"])
         elif what == 9 and not self.running:
-            self.cache.reset()
+            for _ in range(self.dice.randint(1, 2)):
+                self.cache.reset()
         elif what == 10:
             if self.cache.session is None:
                 self.cache.attach_storage_backend(self.open_store(), push=self.dice.random() < 0.5)
@@ -141,8 +151,14 @@ class Walk:
             with contextlib.suppress(StorageError):
                 self.cache.clear()
 
+    def turn(self) -> None:
+        """Calls of one kind stay inside the store from now on, or come out."""
+        hook = self.dice.choice(list(self.store.gates))
+        self.dice.choice([self.store.hold, self.store.release])(hook)
+
     def step(self) -> None:
-        choices = [self.arrive] if len(self.waiting) < 3 else []
+        choices = [self.turn] if self.store else []
+        choices += [self.arrive] if len(self.waiting) < 3 else []
         choices += [self.admit] * 3 if self.waiting and len(self.running) < 3 else []
         choices += [self.finish, self.finish, self.commit, self.decode] if self.running else []
         choices += [self.around, self.around, self.cache.check_hicache_events]
@@ -151,12 +167,17 @@ class Walk:
         self.engine.check()
 
     def end(self) -> None:
+        for hook in self.store.gates if self.store else ():
+            self.store.release(hook)
         for request in self.running:
             self.cache.cache_finished_req(request)
         for request in self.waiting:
             self.cache.abort_req(request)
         if self.cache.session is not None:
             self.cache.detach_storage_backend("drain", 0.02)
+        while self.cache.status()["quarantined_pages"] or any(node.host_lock_ref for node in self.cache.tree.walk()):
+            assert self.cache.wait_for_events(BOUND)
+            self.cache.check_hicache_events()
         self.engine.check_at_rest()
         self.cache.reset()
         self.engine.check_at_rest()
@@ -171,8 +192,8 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_walk(seed: int, build_engine: Any, open_storage: Any, pages: Any) -> None:
-    walk = Walk(seed, build_engine, open_storage, pages)
+def test_a_walk(seed: int, build_engine: Any, open_storage: Any, open_gated: Any, store: Any, pages: Any) -> None:
+    walk = Walk(seed, build_engine, open_storage, open_gated, store, pages)
     for _ in range(STEPS):
         walk.step()
     walk.end()
