@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from hicache_core.cli.choices import Assignments, Backend, JsonFile, chosen
-from hicache_core.cli.output import Exit, human_bytes, out, progress, table, write_json
+from hicache_core.cli.output import Exit, out, progress, table, write_json
 from hicache_core.errors import OptionError
-from hicache_core.plugin.sizes import parse_size
+from hicache_core.plugin.sizes import format_size, parse_size
 from hicache_core.storage.measure import GRAIN, Speed, measure_backend
 
 
@@ -34,12 +34,12 @@ def bench(
     rows: list[Speed] = []
     with progress() as bar:
         for size in sizes:
-            task = bar.add_task(f"{human_bytes(size)} pages", total=rounds + 1)
+            task = bar.add_task(f"{format_size(size)} pages", total=rounds + 1)
             done = lambda task=task: bar.advance(task)  # noqa: E731
             rows.append(measure_backend(choice, size, pages=pages, rounds=rounds, on_round=done))
     shown = [
         (
-            human_bytes(row.page_bytes),
+            format_size(row.page_bytes),
             f"{row.set_mb_per_s:,.0f}",
             f"{row.get_mb_per_s:,.0f}",
             f"{row.exists_us:,.0f}",

@@ -12,11 +12,12 @@ from typing import Annotated
 import typer
 
 from hicache_core.cli.choices import Assignments, JsonFile, chosen
-from hicache_core.cli.output import Exit, err, human_bytes, out, progress, table, write_json
+from hicache_core.cli.output import Exit, err, out, progress, table, write_json
 from hicache_core.config.model import LayoutName, PrefetchPolicy, WritePolicy
 from hicache_core.errors import NotSupportedError
 from hicache_core.hicache import HiCache
 from hicache_core.plugin.select import BackendChoice
+from hicache_core.plugin.sizes import format_size
 from hicache_core.pools.device.numpy_pool import NumpyDevicePool
 from hicache_core.replay.result import ReplayResult
 from hicache_core.replay.runner import Replay, ReplaySettings
@@ -165,7 +166,7 @@ def _show(result: ReplayResult) -> None:
             f"{result.requests:,} requests, {result.pages_total:,} pages", ("", "pages", "share"), rows, right=(1, 2)
         )
     )
-    moved = ", ".join(f"{name.replace('_', ' ')} {human_bytes(count)}" for name, count in result.bytes_moved.items())
+    moved = ", ".join(f"{name.replace('_', ' ')} {format_size(count)}" for name, count in result.bytes_moved.items())
     out.print(f"{result.requests_per_second:,.0f} requests/s ({result.seconds:.1f} s); moved: {moved}")
     ledger = "balanced" if result.ledger.get("balanced") else f"[bold red]NOT balanced[/]: {result.ledger}"
     verdict = "" if not result.wrong_pages else f", [bold red]{result.wrong_pages} wrong pages[/]"

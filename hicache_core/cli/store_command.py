@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hicache_core.cli.choices import AsJson, Assignments, Backend, chosen
-from hicache_core.cli.output import Exit, err, human_bytes, out, print_json, table
+from hicache_core.cli.output import Exit, err, out, print_json, progress, table
 from hicache_core.errors import ConfigError
 from hicache_core.offline.gc import GcResult, GcRule, choose, parse_age, remove
 from hicache_core.offline.raw import RawStore, StoredObject
 from hicache_core.offline.verify import Tally, verify
+from hicache_core.plugin.sizes import format_size
 
 group = typer.Typer(help="A store's content: list, count, verify, collect.", no_args_is_help=True)
 
@@ -47,7 +47,7 @@ def ls(
             return
         now = time.time()
         for stored in found:
-            line = f"{human_bytes(stored.nbytes):>10}  {_age(now - stored.mtime):>6}  {stored.key}"
+            line = f"{format_size(stored.nbytes):>10}  {_age(now - stored.mtime):>6}  {stored.key}"
             out.print(line, markup=False, soft_wrap=True)  # one object a line, also in a pipe
 
 
@@ -67,7 +67,7 @@ def stat(backend: Backend, option: Assignments = None, namespace: Namespace = No
         print_json({"namespaces": rows, "stats": counters})
         return
     shown = [
-        (name, row["pages"], human_bytes(row["nbytes"]), _age(now - row["oldest"]), _age(now - row["newest"]))
+        (name, row["pages"], format_size(row["nbytes"]), _age(now - row["oldest"]), _age(now - row["newest"]))
         for name, row in sorted(rows.items())
     ]
     out.print(table("Namespaces", ("namespace", "pages", "bytes", "oldest", "newest"), shown, right=(1, 2, 3, 4)))
@@ -97,8 +97,8 @@ def du(backend: Backend, option: Assignments = None, namespace: Namespace = None
             }
         )
         return
-    shown = [(space, pool, pages, human_bytes(nbytes)) for (space, pool), (pages, nbytes) in rows]
-    out.print(table(f"{human_bytes(total)} in all", ("namespace", "pool", "pages", "bytes"), shown, right=(2, 3)))
+    shown = [(space, pool, pages, format_size(nbytes)) for (space, pool), (pages, nbytes) in rows]
+    out.print(table(f"{format_size(total)} in all", ("namespace", "pool", "pages", "bytes"), shown, right=(2, 3)))
 
 
 @group.command("verify")
@@ -114,10 +114,8 @@ def verify_store(
     mac_key = mac_key_file.read() if mac_key_file else None
     with RawStore(chosen(backend, option)) as store:
         objects = list(_counted(store.scan(namespace), "listing"))
-        with _progress() as progress:
-            for verdict in progress.track(
-                verify(store, objects, mac_key=mac_key), len(objects), description="verify"
-            ):
+        with progress() as bar:
+            for verdict in bar.track(verify(store, objects, mac_key=mac_key), len(objects), description="verify"):
                 tally.add(verdict)
                 if verdict.reason:
                     bad.append(verdict)
@@ -125,7 +123,7 @@ def verify_store(
         print_json({"clean": tally.clean, **msgspec.to_builtins(tally), "bad": bad})
     else:
         rows = [(name, value) for name, value in msgspec.structs.asdict(tally).items() if name != "nbytes"]
-        out.print(table(f"Verified {human_bytes(tally.nbytes)}", ("", "objects"), rows, right=(1,)))
+        out.print(table(f"Verified {format_size(tally.nbytes)}", ("", "objects"), rows, right=(1,)))
         for verdict in bad:
             line = f"[red]{verdict.outcome.value}[/] {escape(verdict.key)}: {escape(verdict.reason)}"
             out.print(line, soft_wrap=True)
@@ -156,8 +154,8 @@ def gc(
     with RawStore(chosen(backend, option)) as store:
         objects = list(_counted(store.scan(None), "listing"))
         result.scanned = len(objects)
-        with _progress() as progress:
-            tracked = progress.track(objects, description="collect")
+        with progress() as bar:
+            tracked = bar.track(objects, description="collect")
             picked = choose(store, tracked, rule, time.time(), result)
             if dry_run:
                 for stored in picked:
@@ -170,7 +168,7 @@ def gc(
     else:
         verb = "would remove" if dry_run else "removed"
         count = result.chosen if dry_run else result.removed
-        out.print(f"{verb} {count} of {result.scanned} objects ({human_bytes(result.chosen_bytes)})")
+        out.print(f"{verb} {count} of {result.scanned} objects ({format_size(result.chosen_bytes)})")
         if result.undecided:
             err.print(
                 f"{result.undecided} look damaged and stay: they changed meanwhile, or nothing in their namespace "
@@ -189,21 +187,10 @@ def _first(objects: Iterator[StoredObject], limit: int) -> Iterator[StoredObject
             return
 
 
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=err,
-        transient=True,
-    )
-
-
 def _counted(objects: Iterable[StoredObject], what: str) -> Iterator[StoredObject]:
     """The same objects, with a running count on a terminal."""
-    with Progress(TextColumn("{task.description}"), MofNCompleteColumn(), console=err, transient=True) as progress:
-        yield from progress.track(objects, description=what, total=None)
+    with progress() as bar:
+        yield from bar.track(objects, description=what, total=None)
 
 
 def _age(seconds: float) -> str:
