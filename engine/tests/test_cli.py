@@ -113,6 +113,9 @@ def test_settings_come_from_file_and_environment_too(monkeypatch, tmp_path):
     path.write_text("page_size = 32\nhicache_ratio = 3.0\n")
     monkeypatch.setenv("HICACHE_EVICTION_POLICY", "slru")
     assert engine_options().cache.page_size == 16
+    assert engine_options().cache.enable_cache_report
+    monkeypatch.setenv("HICACHE_ENABLE_CACHE_REPORT", "no")
+    assert not engine_options().cache.enable_cache_report
     cache = engine_options({"hicache_ratio": None, "prefetch_threshold": 64}, config=path).cache
     assert (cache.page_size, cache.hicache_ratio, cache.eviction_policy) == (32, 3.0, "slru")
     assert cache.prefetch_threshold == 64

@@ -42,7 +42,7 @@ def _root(
 
 
 @app.command()
-@flags.takes_engine_options(without=("max_running",))
+@flags.takes_engine_options(without=("max_running", "enable_cache_report"))
 def chat(
     options: EngineOptions,
     system: Annotated[str | None, typer.Option("--system", help="the system message")] = None,
@@ -74,18 +74,15 @@ def serve(
     options: EngineOptions,
     host: Annotated[str, typer.Option("--host", help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="port to listen on; 0: any free one")] = 8000,
-    cache_report: Annotated[
-        bool, typer.Option("--enable-cache-report/--no-cache-report", help="cached tokens by tier in each usage")
-    ] = True,
 ) -> None:
     """Serve the model over HTTP as OpenAI's API does: /v1/chat/completions, /v1/completions, /v1/models, /health."""
     from .serve import serve_forever
 
-    serve_forever(_started(options), host=host, port=port, report=cache_report)
+    serve_forever(_started(options), host=host, port=port, report=options.cache.enable_cache_report)
 
 
 @app.command()
-@flags.takes_engine_options()
+@flags.takes_engine_options(without=("max_running", "enable_cache_report"))
 def identity(options: EngineOptions) -> None:
     """What the stored pages of this engine depend on, as JSON: what `hicache explain --identity` reads."""
     with _started(options, quiet=True) as engine:

@@ -77,8 +77,15 @@ CACHE_FLAGS: dict[str, Any] = {
     "hicache_mem_layout": Annotated[str | None, _cache("--hicache-mem-layout", help=", ".join(get_args(LayoutName)))],
     "hicache_io_backend": Annotated[str | None, _cache("--hicache-io-backend", help=", ".join(get_args(IoBackend)))],
     "eviction_policy": Annotated[str | None, _cache("--eviction-policy", help=", ".join(policy_names()))],
+    "enable_cache_report": Annotated[
+        bool | None,
+        _cache("--enable-cache-report/--no-cache-report", help="cached tokens by tier in each usage (default: yes)"),
+    ],
 }
 """Flags of the hierarchy's settings; one that is not given leaves the setting to file and environment."""
+
+OTHER_DEFAULTS: dict[str, Any] = {"page_size": PAGE_SIZE, "enable_cache_report": True}
+"""Where the engine's defaults are not the hierarchy's own."""
 
 SOURCE_FLAGS: dict[str, Any] = {
     "config": Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")],
@@ -144,8 +151,9 @@ def engine_options(
     flags = {"enable_hierarchical_cache": True} | dict(given or {})
     own_options = split_assignments(option or ())
     resolved = resolve(flags, backend_options=own_options, file=config)
-    if resolved.sources["page_size"].kind in ("default", "compat"):
-        resolved = resolve(flags | {"page_size": PAGE_SIZE}, backend_options=own_options, file=config)
+    open_ones = {n: v for n, v in OTHER_DEFAULTS.items() if resolved.sources[n].kind in ("default", "compat")}
+    if open_ones:
+        resolved = resolve(flags | open_ones, backend_options=own_options, file=config)
     try:
         return msgspec.convert({"cache": resolved.config, **own}, EngineOptions, from_attributes=True)
     except msgspec.ValidationError as error:
