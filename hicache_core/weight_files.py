@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from hicache_core.errors import ConfigError
+from hicache_core.jsontext import decode_json
 
 _GGUF_MAGIC = b"GGUF"
 _GGUF_VERSIONS = (2, 3)
@@ -48,7 +49,7 @@ def _safetensors(data: mmap.mmap) -> WeightsHeader:
     (length,) = struct.unpack_from("<Q", data, 0)
     if length > len(data) - 8:
         raise ValueError(f"the header should have {length} bytes, the file has {len(data)}")
-    entries = msgspec.json.decode(data[8 : 8 + length], type=dict[str, dict[str, object]])
+    entries = decode_json(data[8 : 8 + length], dict[str, dict[str, object]])
     start = 8 + length
     spans = []
     for name, entry in entries.items():

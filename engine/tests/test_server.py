@@ -119,6 +119,8 @@ def test_models_and_health(service):
     [
         (b"{", None, "not JSON"),
         (b"[]", None, "JSON object"),
+        (b'{"a":' * 100_000, None, "nested too deeply"),
+        (b"\xff\x00", None, "not JSON"),
         ({}, None, "messages"),
         (CHAT | {"messages": []}, "messages", "empty"),
         (CHAT | {"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "wizard"),

@@ -8,12 +8,15 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import typer
 from rich.text import Text
 
 from hicache_core.cli.choices import AsJson, Assignments, Backend, chosen
 from hicache_core.cli.output import out, print_json, table
 from hicache_core.errors import ConfigError
+from hicache_core.jsontext import decode_json
+from hicache_core.keys import token_array
 from hicache_core.namespace import Identity
 from hicache_core.offline.explain import explain_prefix
 from hicache_core.offline.raw import RawStore
@@ -38,6 +41,8 @@ def explain(
     """Page by page: stored and intact, missing, damaged, or stored under another identity."""
     who = load_identity(identity)
     ids = load_tokens(tokens)
+    _check_text("--extra-key", extra_key)
+    _check_text("--cache-salt", cache_salt)
     with RawStore(chosen(backend, option)) as store:
         rows = explain_prefix(store, who, ids, extra_key=extra_key, cache_salt=cache_salt)
     usable = sum(row.served for row in rows)
@@ -63,6 +68,14 @@ def explain(
     )
 
 
+def _check_text(option: str, value: str | None) -> None:
+    """Raises ConfigError for bytes of a command line that are no UTF-8: no request can have such a key."""
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{option} is not UTF-8: {error}") from error
+
+
 def load_identity(path: Path) -> Identity:
     """An identity from its JSON form.
 
@@ -70,7 +83,7 @@ def load_identity(path: Path) -> Identity:
         ConfigError: the file is absent, no JSON, or names a field that an identity does not have.
     """
     try:
-        fields = msgspec.json.decode(path.read_bytes(), type=dict)
+        fields = decode_json(path.read_bytes(), dict)
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"identity {path}: {error}") from error
     unknown = set(fields) - set(Identity.__dataclass_fields__)
@@ -82,7 +95,7 @@ def load_identity(path: Path) -> Identity:
         raise ConfigError(f"identity {path}: {error}") from error
 
 
-def load_tokens(source: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def load_tokens(source: str) -> npt.NDArray[np.unsignedinteger]:
     """Token ids from a JSON list, or from a JSON object with a field `tokens`.
 
     Raises:
@@ -90,8 +103,8 @@ def load_tokens(source: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        found = msgspec.json.decode(data)
+        found = decode_json(data)
         ids = msgspec.convert(found["tokens"] if isinstance(found, dict) else found, list[int])
-    except (OSError, KeyError, msgspec.MsgspecError) as error:
+        return token_array(ids)
+    except (OSError, KeyError, ValueError, msgspec.MsgspecError) as error:
         raise ConfigError(f"tokens {source}: expected a JSON list of token ids ({error})") from error
-    return np.array(ids, dtype=np.int64)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hicache_core.errors import ConfigError
+from hicache_core.jsontext import TOO_DEEP
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -56,6 +57,8 @@ def read_document(path: Path, where: str = "config file") -> dict[str, Any]:
 def _parsed(kind: str, text: str, where: str) -> dict[str, Any]:
     try:
         found = _PARSERS[kind](text)
+    except RecursionError:
+        raise ConfigError(f"{where}: is no sound {kind}: {TOO_DEEP}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: is no sound {kind}: {_yaml_message(error)}") from None
     except ValueError as error:

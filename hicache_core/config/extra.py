@@ -22,6 +22,16 @@ _ENGINE_KEYS = ("interface_v1", "hicache_storage_pass_prefix_keys", "allocator")
 """Keys of SGLang that are no backend's options either."""
 
 
+def named_values(value: Any, where: str) -> dict[str, Any]:
+    """A mapping of option names to values, as a file holds it in another. Raises OptionError for anything else."""
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{where}: must be a mapping of option names to values, got {type(value).__name__}")
+    for name in value:
+        if not isinstance(name, str):
+            raise OptionError(f"{where}: option names are text, got {name!r}")
+    return dict(value)
+
+
 def split_extra_config(
     document: str | Mapping[str, Any], where: str
 ) -> tuple[dict[str, Any], dict[str, Any], list[Correction]]:
@@ -30,7 +40,7 @@ def split_extra_config(
     Raises ConfigError for text that cannot be read, OptionError for a key that nearly is a reserved one or that
     would have no effect.
     """
-    mapping = parse_document(document, where) if isinstance(document, str) else dict(document)
+    mapping = parse_document(document, where) if isinstance(document, str) else named_values(document, where)
     settings: dict[str, Any] = {}
     options: dict[str, Any] = {}
     corrections: list[Correction] = []

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hicache_core.config.corrections import Correction, correct, report
-from hicache_core.config.extra import check_near_reserved, split_extra_config
+from hicache_core.config.extra import check_near_reserved, named_values, split_extra_config
 from hicache_core.config.model import COMPAT_DEFAULTS, HiCacheConfig
 from hicache_core.config.names import EXTRA_CONFIG, FIELDS, VARIABLES, field_name
 from hicache_core.config.resolved import ResolvedConfig, Source
@@ -71,7 +71,7 @@ class Merge:
             if not value.keys() <= {"backend", "options", "url"} or ("backend" in value) == ("url" in value):
                 raise OptionError(f'{source}: give either {{"backend": NAME, "options": {{…}}}} or {{"url": URL}}')
             if value.get("options"):
-                options.append((dict(value["options"]), source))
+                options.append((named_values(value["options"], f"{source}: options"), source))
             return [(name, value.get("backend", value.get("url")))]
         return [(name, value)]
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import inspect as info
 
 from hicache_core.errors import OptionError, nearest
+from hicache_core.jsontext import decode_json
 from hicache_core.plugin.descriptions import OptionInfo, describe_options, describe_type, has_unit
 from hicache_core.plugin.redaction import redact, redact_url
 from hicache_core.plugin.sizes import ByteSize, format_size, parse_size
@@ -133,7 +134,7 @@ def _from_text(shape: info.Type, text: str) -> Any:
     if any(isinstance(k, info.BoolType) for k in kinds):
         return {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(stripped.lower(), stripped)
     if stripped[:1] in "[{" and stripped:
-        return msgspec.json.decode(stripped)
+        return decode_json(stripped)
     if any(isinstance(k, info.CollectionType) for k in kinds):
         return [item.strip() for item in text.split(",")] if stripped else []
     return stripped

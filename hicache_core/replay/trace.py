@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from hicache_core.errors import ConfigError
+from hicache_core.jsontext import decode_json
 
 HashId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
@@ -34,7 +35,6 @@ def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
 
     Empty lines are skipped. Raises TraceError.
     """
-    decoder = msgspec.json.Decoder(TraceRequest)
     requests: list[TraceRequest] = []
     try:
         with path.open("rb") as lines:
@@ -42,15 +42,16 @@ def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
                 if limit is not None and len(requests) >= limit:
                     break
                 if line.strip():
-                    requests.append(_parse(decoder, line, f"{path}:{number}"))
+                    requests.append(_parse(line, f"{path}:{number}"))
     except OSError as error:
         raise TraceError(f"cannot read the trace {path}: {error.strerror or error}") from error
     return requests
 
 
-def _parse(decoder: msgspec.json.Decoder[TraceRequest], line: bytes, where: str) -> TraceRequest:
+def _parse(line: bytes, where: str) -> TraceRequest:
     try:
-        return decoder.decode(line)
+        request: TraceRequest = decode_json(line, TraceRequest)
+        return request
     except msgspec.ValidationError as error:
         raise TraceError(f"{where}: {error}. A line is an object with {_FIELDS}.") from error
     except msgspec.DecodeError as error:

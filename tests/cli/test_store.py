@@ -165,7 +165,17 @@ def test_explain_finds_pages_of_other_weights(hicache, tmp_path):
 
 @pytest.mark.parametrize(
     ("identity", "tokens", "word"),
-    [("{", "[1]", "identity"), ("{}", "[1]", "identity"), ('{"modle": 1}', "[1]", "modle"), (None, "{", "tokens")],
+    [
+        ("{", "[1]", "identity"),
+        ("{}", "[1]", "identity"),
+        ('{"modle": 1}', "[1]", "modle"),
+        ('{"model": ' * 100_000, "[1]", "nested too deeply"),
+        (None, "{", "tokens"),
+        (None, "[" * 100_000, "nested too deeply"),
+        (None, "[-1]", "must not be negative"),
+        (None, f"[{2**64}]", "token"),
+        (None, f"[{'9' * 300}]", "token"),
+    ],
 )
 def test_explain_refuses_bad_files(hicache, tmp_path, identity, tokens, word):
     put(tmp_path / "kv")

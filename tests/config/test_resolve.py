@@ -202,6 +202,7 @@ def test_unlike_variables_are_only_listed() -> None:
 
 DISK = {"hicache_storage_backend": "disk"}
 EXTRA = "hicache_storage_backend_extra_config"
+BACKEND, OPTIONS = "hicache_storage_backend", "hicache_storage_backend_options"
 BAD: list[tuple[dict[str, Any], dict[str, str], type[Exception], str]] = [
     (
         {"hicache_ratoi": 1},
@@ -252,6 +253,11 @@ BAD: list[tuple[dict[str, Any], dict[str, str], type[Exception], str]] = [
     ({**DISK, EXTRA: '{"depth": "2"}'}, {}, OptionError, "'depth': expected int, got str"),
     ({**DISK, EXTRA: '{"root": '}, {}, ConfigError, "flag --hicache-storage-backend-extra-config: is no sound JSON"),
     ({**DISK, EXTRA: 5}, {}, OptionError, "must be a mapping or text"),
+    ({**DISK, EXTRA: {1: 2}}, {}, OptionError, "option names are text, got 1"),
+    ({**DISK, EXTRA: '{"a": ' * 100_000}, {}, ConfigError, "is no sound JSON: brackets are nested too deeply"),
+    ({**DISK, OPTIONS: "[" * 100_000}, {}, OptionError, "brackets are nested too deeply"),
+    ({BACKEND: {"backend": "disk", "options": 5}}, {}, OptionError, "options: must be a mapping .*, got int"),
+    ({BACKEND: {"backend": "disk", "options": {1: 2}}}, {}, OptionError, "option names are text, got 1"),
     ({**DISK, EXTRA: '{"interface_v1": false}'}, {}, OptionError, "interface_v1=False is not built"),
     ({**DISK, EXTRA: '{"allocator": "shm"}'}, {}, OptionError, "allocator='shm' is not built"),
     (

@@ -28,6 +28,7 @@ def test_limit_stops_reading(tmp_path: Path) -> None:
     [
         ("not json", "not JSON"),
         ("[1]", "Expected `object`"),
+        ('{"a": ' * 100_000, "nested too deeply"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 1}', "hash_ids"),
         (GOOD.replace("[0, 1]", "[0, -1]"), "hash_ids"),
         (GOOD.replace("[0, 1]", '["a"]'), "hash_ids"),

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from hicache_core.errors import nearest
+from hicache_core.jsontext import decode_json
 
 from .errors import RequestError
 from .job import Completion, FinishReason, Usage
@@ -126,7 +127,7 @@ def parse(kind: Kind, body: bytes, *, model: str, tokenizer: TextTokenizer, room
 def _fields(body: bytes, shape: type[_Common]) -> dict[str, Any]:
     """The known fields; the rest is dropped where it asks for nothing. Raises RequestError."""
     try:
-        given = msgspec.json.decode(body)
+        given = decode_json(body)
     except msgspec.DecodeError as error:
         raise RequestError(f"the body is not JSON: {error}") from error
     if not isinstance(given, dict):
