@@ -27,6 +27,8 @@ REPLACEMENTS = 2
 """Workers of one direction that may be held by a store at once and yet have a substitute."""
 _LONGEST_SLEEP = 3600.0
 _LOOK_AGAIN = 0.1
+_REMEMBERED = 1024
+"""Deadlines that may be kept without a look whether somebody still wants them."""
 
 _log = logging.getLogger(__name__)
 
@@ -255,6 +257,7 @@ class DeadlineKeeper:
         self._clock, self._name = clock, name
         self._wake = threading.Condition()
         self._due: list[tuple[float, int, weakref.ref[Handle[Any]]]] = []
+        self._most = _REMEMBERED
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -266,10 +269,18 @@ class DeadlineKeeper:
                 return
             sooner = not self._due or deadline < self._due[0][0]
             heapq.heappush(self._due, (deadline, next(self._numbers), weakref.ref(handle)))
+            if len(self._due) > self._most:
+                self._forget_the_gone()
             if self._thread is None:
                 self._begin()
             elif sooner:
                 self._wake.notify()
+
+    def _forget_the_gone(self) -> None:
+        """Drop handles that nobody holds any more: with long deadlines they would add up."""
+        self._due = [entry for entry in self._due if entry[2]() is not None]
+        heapq.heapify(self._due)
+        self._most = max(_REMEMBERED, 2 * len(self._due))
 
     def _begin(self) -> None:
         thread = threading.Thread(target=self._serve, name=f"{self._name}-deadlines", daemon=True)

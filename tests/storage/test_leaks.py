@@ -159,3 +159,14 @@ def test_memory_is_free_after_a_call_that_came_back_late(kit: Any) -> None:
         group.close()
         assert group.join(kit.bound + group.breaker._clock())
     assert gone() is None
+
+
+def test_deadlines_of_operations_that_are_over_do_not_add_up(kit: Any) -> None:
+    session = kit.open(kit.Plain())
+    keeper = session._parts.keeper
+    for _ in range(5000):
+        session.submit_get([], []).result()
+        handle = session.submit_exists(kit.hashes(1), timeout=3600.0)
+        handle.result()
+        del handle
+    assert len(keeper._due) <= 1024 + 1
