@@ -1,6 +1,7 @@
 """Several threads, several stores on one root, several processes."""
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from hicache_file.backend import open_file
 from hicache_file.offline import usage
 from hicache_file.options import FileOptions
 
-from hicache_core.errors import MisuseError
+from hicache_core.errors import MisuseError, OpenError
 from hicache_core.types import IoContext, OpenContext, Outcome
 
 BLOCK = 4096
@@ -227,6 +228,35 @@ def test_a_writer_that_cannot_be_looked_at_is_not_taken_for_dead(open_store, mon
     assert (swept.alive, swept.dead, swept.temporaries) == (1, 0, 0)
     living.backend._store.writer.remove(name)
     assert living.set(living.key(1)) == [Outcome.STORED]
+
+
+def test_a_stopped_process_that_holds_the_account_costs_time_and_no_hang(open_store, root, monkeypatch):
+    """Its lock never comes free. Nothing waits for it without a limit, and the account is right again afterwards."""
+    store = open_store(max_size=100 * BLOCK)
+    monkeypatch.setattr(locks, "PATIENCE_SECONDS", 0.01)
+    store.set(store.key(1))
+    held = os.open(root / "+hicache/account", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert store.set(store.key(1), store.key(2)) == [Outcome.EXISTS, Outcome.TIMEOUT]
+    assert store.get(store.key(1))[0] is Outcome.HIT
+    assert store.delete(store.key(1)) == [Outcome.TIMEOUT]
+    with pytest.raises(OpenError, match="is locked"):
+        open_store()
+    settle = store.backend._store.space.settle
+
+    def hold_and_settle(*arguments):
+        fcntl.flock(held, fcntl.LOCK_EX)
+        settle(*arguments)
+
+    fcntl.flock(held, fcntl.LOCK_UN)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store.backend._store.space), "settle", lambda self, *more: hold_and_settle(*more))
+        assert store.set(store.key(3)) == [Outcome.STORED]
+    os.close(held)
+    assert store.set(store.key(4)) == [Outcome.STORED]
+    stats = store.backend.stats()
+    assert (stats.files, stats.bytes_allocated, stats.exact) == (3, store.allocated(), True)
+    assert store.backend._store.space.totals().reserved == 0
 
 
 def test_a_forked_child_keeps_no_lock_of_a_parent_that_died(tmp_path):

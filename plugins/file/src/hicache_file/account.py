@@ -11,12 +11,14 @@ import fcntl
 import os
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from zlib import crc32
 
 from hicache_core.errors import OpenError
+from hicache_file import locks
 
 _MAGIC = b"HICFILE\0"
 _VERSION = 1
@@ -58,15 +60,23 @@ class Account:
 
     @contextmanager
     def locked(self) -> Iterator[Totals]:
-        """The totals, to read and to change; written back on leaving without an error. Hold it for microseconds."""
-        with self._threads:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        """The totals, to read and to change; written back on leaving without an error. Hold it for microseconds.
+
+        Raises LockTimeout where whoever holds it does not go on (a process that was stopped).
+        """
+        until = time.monotonic() + locks.PATIENCE_SECONDS
+        if not self._threads.acquire(timeout=locks.PATIENCE_SECONDS):
+            raise locks.LockTimeout("another thread waits for the account")
+        try:
+            locks.wait_for_lock(self._fd, until, "another process holds the account and does not go on")
             try:
                 totals = self._read()
                 yield totals
                 self._write(totals)
             finally:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
 
     def close(self) -> None:
         """Close the file."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_POLL_SECONDS = 0.002
+_SHORTEST_POLL_SECONDS, _POLL_SECONDS = 0.00005, 0.002
 PATIENCE_SECONDS = 5.0
 """How long to wait for the lock where a call has no deadline."""
 
@@ -32,11 +32,7 @@ class RemovalLock:
         if not self._threads.acquire(timeout=max(0.0, until - time.monotonic())):
             raise LockTimeout("another thread is removing pages")
         try:
-            # flock cannot wait with a limit, and a stopped process may hold it for ever.
-            while not try_lock(self._fd):
-                if time.monotonic() >= until:
-                    raise LockTimeout("another process is removing pages")
-                time.sleep(_POLL_SECONDS)
+            wait_for_lock(self._fd, until, "another process is removing pages")
             try:
                 yield
             finally:
@@ -49,6 +45,19 @@ class RemovalLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def wait_for_lock(fd: int, until: float, otherwise: str) -> None:
+    """Take the flock, waiting until `until` (monotonic). Raises LockTimeout, saying `otherwise`.
+
+    flock itself cannot wait with a limit, and a process that was stopped may hold it for ever.
+    """
+    pause = _SHORTEST_POLL_SECONDS
+    while not try_lock(fd):
+        if time.monotonic() >= until:
+            raise LockTimeout(otherwise)
+        time.sleep(pause)
+        pause = min(2 * pause, _POLL_SECONDS)
 
 
 def try_lock(fd: int) -> bool:

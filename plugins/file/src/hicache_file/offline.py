@@ -1,4 +1,4 @@
-"""Looking into a root without opening it as a store: for `hicache store` and for people.
+"""Looking into a root without opening it as a store: for people and their scripts.
 
 Nothing here makes or changes a file except `clean`, and every function works while engines use the root.
 """
@@ -71,7 +71,7 @@ def usage(root: str, *, allow_symlink: bool = True) -> Usage:
 
 
 def clean(options: FileOptions) -> FileStats:
-    """What `store gc` does: remove what dead writers left, count again, evict down to the cap. Raises OpenError."""
+    """Remove what dead writers left, count again, evict down to the cap. Raises OpenError."""
     with closing(open_store(options)) as store:
         store.space.reconcile()
         store.space.make_room(0, None)

@@ -20,6 +20,10 @@ from hicache_file.stats import Counters
 from hicache_file.store import Store
 from hicache_file.writer import Writer, make_control
 
+_MEND = {
+    **dict.fromkeys(FULL, "free some space"),
+    errno.EROFS: "mount it so that it can be written (also who only looks takes a lock in it)",
+}
 _CONTROL_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
 
@@ -54,8 +58,13 @@ def open_store(options: FileOptions, *, inspecting: bool = False) -> Store:
                 _take_stock(space, damaged=damaged, alone=not swept.alive)
         except OpenError:
             raise
+        except LockTimeout as error:
+            raise OpenError(
+                f"root {directory.path} is locked: {error}; let it go on or end it (`lsof {directory.path}/{CONTROL}/"
+                "account` names it)"
+            ) from error
         except OSError as error:
-            mend = "free some space" if error.errno in FULL else "give it to the user that runs the engine"
+            mend = _MEND.get(error.errno or 0, "give it to the user that runs the engine")
             raise OpenError(
                 f"root {directory.path} cannot be used by this user ({error.strerror}: {error.filename}); {mend}, or "
                 "name another root"

@@ -74,7 +74,12 @@ class Publisher:
             return outcomes
         block = self._block
         space = self._store.space
-        count, reserved = space.reserve([-(-one.nbytes // block) * block for one in wanted], deadline)
+        try:
+            count, reserved = space.reserve([-(-one.nbytes // block) * block for one in wanted], deadline)
+        except LockTimeout:
+            for one in wanted:
+                outcomes[one.position] = Outcome.TIMEOUT
+            return outcomes
         batch = _Batch(replace, deadline, rejected=len(wanted) - count)
         try:
             for one in wanted[:count]:

@@ -12,6 +12,7 @@ import math
 import os
 import stat
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,13 +62,16 @@ class Space:
         self._mine = 0
         """Bytes that this writer has reserved; changed inside the account's lock."""
         self._hopeless_until = -math.inf
+        self._owed: deque[tuple[int, int, int]] = deque()
+        """Sets that could not be settled yet; what they had reserved stays reserved meanwhile."""
 
     # -- around a write ------------------------------------------------------------------------------------------
 
     def reserve(self, sizes: Sequence[int], deadline: float | None) -> tuple[int, int]:
         """Room for the leading pages of a batch, of these sizes on disk: (how many fit, bytes reserved).
 
-        Evicts where that helps. Leading pages go first since a prefix without its start is worth nothing.
+        Evicts where that helps. Leading pages go first since a prefix without its start is worth nothing. Raises
+        LockTimeout where the account cannot be had.
         """
         count, need = self._leading(sizes, self._limits.max_size)
         if not count:
@@ -83,12 +87,13 @@ class Space:
 
     def settle(self, reserved: int, added: int, files: int) -> None:
         """A set that had reserved so much has ended: it published `files` pages that take `added` bytes."""
-        with self._account.locked() as totals:
-            totals.used += added
-            totals.files += files
-            totals.settled += 1
-            self._take(totals, -reserved)
-            over = self._limits.max_size is not None and totals.used > self._limits.max_size
+        self._owed.append((reserved, added, files))
+        try:
+            with self._account.locked() as totals:
+                self._settle_all(totals)
+                over = self._limits.max_size is not None and totals.used > self._limits.max_size
+        except LockTimeout:
+            return  # the next set settles this one too
         if over:
             # The file system gave a page more blocks than its length needs.
             with suppress(LockTimeout):
@@ -201,6 +206,14 @@ class Space:
             return os.stat(path, dir_fd=self._directory.fd, follow_symlinks=False)
         except OSError:
             return None
+
+    def _settle_all(self, totals: Totals) -> None:
+        while self._owed:
+            reserved, added, files = self._owed.popleft()
+            totals.used += added
+            totals.files += files
+            totals.settled += 1
+            self._take(totals, -reserved)
 
     def _take(self, totals: Totals, nbytes: int) -> int:
         self._mine += nbytes
