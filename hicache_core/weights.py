@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hicache_core.errors import ConfigError
 from hicache_core.weight_files import read_header
@@ -40,13 +40,6 @@ def sampled(path: str | Path) -> str:
 def full(path: str | Path) -> str:
     """`full:HEX` of the same files, every byte read."""
     return "full:" + _identity(Path(path), "full")
-
-
-def weights_identity(path: str | Path, how: Literal["sampled", "full"] = "sampled") -> str:
-    """`sampled(path)` or `full(path)`, for options that name the way."""
-    if how not in ("sampled", "full"):
-        raise ConfigError(f"weights identity {how!r} is neither sampled nor full")
-    return sampled(path) if how == "sampled" else full(path)
 
 
 def _identity(path: Path, how: str) -> str:

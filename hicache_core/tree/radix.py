@@ -18,14 +18,12 @@ import numpy.typing as npt
 
 from hicache_core.errors import MisuseError
 from hicache_core.keys import chain_seed, page_digests
-from hicache_core.tree.components import joined
 from hicache_core.tree.evicting import Evicting
 from hicache_core.tree.inserting import Inserting
 from hicache_core.tree.integrity import check
 from hicache_core.tree.locking import Locking
 from hicache_core.tree.matching import Matching
 from hicache_core.tree.node import Node
-from hicache_core.types import Slots
 
 
 class RadixTree(Matching, Inserting, Locking, Evicting):
@@ -55,11 +53,6 @@ class RadixTree(Matching, Inserting, Locking, Evicting):
             prior = digests[-1]
         return node.hashes or []
 
-    def prior_digest(self, node: Node) -> bytes | None:
-        """What the hash chain of pages after `node` starts from: its last digest, or the seed of its namespace."""
-        hashes = self.hashes(node)
-        return bytes.fromhex(hashes[-1]) if hashes else self._seed(node)
-
     def _seed(self, root: Node) -> bytes | None:
         return chain_seed(*self.namespace_of(root))
 
@@ -82,10 +75,6 @@ class RadixTree(Matching, Inserting, Locking, Evicting):
     def loadable_path(self, node: Node) -> list[Node]:
         """Nodes on the path that are in host memory only, top down: what a load-back of `node` has to bring."""
         return [n for n in self.path(node) if n.device is None]
-
-    def path_slots(self, node: Node) -> Slots:
-        """Device slots of the path down to `node`, up to its last node on the device."""
-        return joined([n.device for n in self.path(node) if n.device is not None])
 
     def check_integrity(self) -> None:
         """Verify every invariant; raises IntegrityError that lists what does not hold. Linear in the tree."""
