@@ -79,7 +79,7 @@ class FileBackend:
 
     @hookimpl
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
-        """Write each page to a temporary and link it to its place."""
+        """Write each page to a temporary and give it its place in one step."""
         with self._call():
             return self._publisher.write(keys, pages, replace=ctx.replace, deadline=ctx.deadline)
 
