@@ -14,7 +14,7 @@ from hicache_core.storage.calls import StoreCalls
 from hicache_core.storage.handles import Call, Handle
 from hicache_core.storage.parts import Parts
 from hicache_core.storage.settings import CloseReport
-from hicache_core.types import BATCH_PAGES, HostPoolView, IoContext, Outcome
+from hicache_core.types import BATCH_PAGES, HostPoolView, IoContext, Outcome, PoolName
 
 T = TypeVar("T")
 
@@ -26,6 +26,10 @@ class Administration:
         self._parts = parts
         self._calls = StoreCalls(parts.admin_group.breaker, parts.ledger, keeps_frames=True)
         self._mutex = threading.Lock()
+        self._arriving: set[PoolName] = set()
+        """Names of pools that are being registered."""
+        self._perhaps_held: list[HostPoolView] = []
+        """Pools of which the store did not say whether it has them: kept alive, and taken back at the end."""
         self._closed = threading.Event()
         self._report = CloseReport()
 
@@ -38,17 +42,30 @@ class Administration:
                 f"store {parts.name!r} cannot take host pool {view.name} in layout {view.layout!r}; "
                 f"it takes {', '.join(layouts)}"
             )
-        if view.name in parts.pools:
-            raise MisuseError(f"a host pool named {view.name} is registered already; unregister it first")
-        self._do("register_host_pool", timeout, view=view)
-        parts.pools[view.name] = view
+        with self._mutex:
+            if view.name in parts.pools or view.name in self._arriving:
+                raise MisuseError(f"a host pool named {view.name} is registered already; unregister it first")
+            self._arriving.add(view.name)
+        try:
+            self._do("register_host_pool", timeout, view=view)
+            parts.pools[view.name] = view
+        except BaseException:
+            self._perhaps_held.append(view)
+            raise
+        finally:
+            self._arriving.discard(view.name)
 
     def unregister_host_pool(self, view: HostPoolView, timeout: float) -> None:
         """See StorageSession."""
-        if self._parts.pools.get(view.name) is not view:
-            raise MisuseError(f"host pool {view.name} is not registered with this session")
-        del self._parts.pools[view.name]
-        self._do("unregister_host_pool", timeout, view=view)
+        with self._mutex:
+            if self._parts.pools.get(view.name) is not view:
+                raise MisuseError(f"host pool {view.name} is not registered with this session")
+            del self._parts.pools[view.name]
+        try:
+            self._do("unregister_host_pool", timeout, view=view)
+        except BaseException:
+            self._perhaps_held.append(view)
+            raise
 
     def allocate_host_memory(self, nbytes: int, alignment: int, timeout: float) -> memoryview | None:
         """See StorageSession."""
@@ -149,6 +166,8 @@ class Administration:
             group.join(deadline)
         parts.keeper.close(max(deadline, wall() + 1.0))
         parts.pools.clear()
+        if finished:
+            self._perhaps_held.clear()
         self._report = CloseReport(sum(group.running for group in parts.groups), errors)
         self._closed.set()
         return self._report
@@ -157,17 +176,19 @@ class Administration:
         """Unregister (only memory that no call touches any more) and close, on the admin worker."""
         parts = self._parts
 
-        def step(hook: str, **arguments: Any) -> None:
+        def step(hook: str, told_to: list[str] = errors, **arguments: Any) -> None:
             try:
                 parts.guard.dispatch.call(hook, **arguments)
             except BaseException as error:  # noqa: BLE001 - the rest of the store is closed all the same
                 parts.ledger.exception(hook, error)
-                errors.append(f"{hook}: {told(error)}")
+                told_to.append(f"{hook}: {told(error)}")
 
         def work(call: Call) -> bool:
             if calm:
                 for view in list(parts.pools.values()):
                     step("unregister_host_pool", view=view)
+                for view in self._perhaps_held:
+                    step("unregister_host_pool", told_to=[], view=view)  # a store that never had it may well object
                 if parts.guard.capabilities.registration == "region":
                     regions = [ring.memory for ring in parts.rings]
                     for staging in parts.stagings:
