@@ -17,27 +17,7 @@ from hicache_core.transfer.backends import make_copier
 from hicache_core.transfer.copier import Copier
 from hicache_core.transfer.engine import TransferEngine
 
-GEOMETRIES = {
-    "mha": KVGeometry("mha", 3, 2, 4, dtype="float32", page_size=4),
-    "one-head": KVGeometry("mha", 2, 1, 8, dtype="bfloat16", page_size=2),
-    "one-token-page": KVGeometry("mha", 2, 3, 6, dtype="float16", page_size=1),
-    "asymmetric": KVGeometry("mha", 3, 2, 6, v_head_dim=4, dtype="float16", page_size=4),
-    "odd-bytes": KVGeometry("mha", 2, 3, 5, v_head_dim=3, dtype="uint8", page_size=2),
-    "mla": KVGeometry("mla", 3, 1, 12, rope_dim=4, dtype="bfloat16", page_size=4),
-}
-COMBINATIONS = [
-    pytest.param(geometry, layout, id=f"{name}-{layout}")
-    for name, geometry in GEOMETRIES.items()
-    for layout, info in LAYOUTS.items()
-    if geometry.kind in info.kinds
-]
 HOST_PAGES, DEVICE_PAGES = 9, 7
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes `geometry` and `layout` runs for every combination that exists."""
-    if {"geometry", "layout"} <= set(metafunc.fixturenames):
-        metafunc.parametrize(("geometry", "layout"), COMBINATIONS)
 
 
 def make_device(kind: str, geometry: KVGeometry, pages: int = DEVICE_PAGES) -> DevicePool:

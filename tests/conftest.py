@@ -1,4 +1,4 @@
-"""Geometries and pools that the tests of this directory share."""
+"""Geometries and layouts that tests of pools and of copies share."""
 
 from __future__ import annotations
 
