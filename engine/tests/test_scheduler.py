@@ -7,7 +7,7 @@ import pytest
 import torch
 from hicache_engine.errors import RequestAborted, RequestError
 from hicache_engine.job import Completion
-from hicache_engine.sampling import SamplingParams
+from hicache_engine.sampling import Sampler, SamplingParams
 
 from hicache_core.errors import ConfigError, TransferError
 
@@ -223,6 +223,35 @@ def test_a_request_that_finds_no_page_although_nothing_runs_ends_in_an_error(mak
     (end,) = engine.generate(["x" * 10], SHORT)
     assert end.reason == "length"
     engine.pool.free(kept)
+
+
+@pytest.mark.parametrize("bad_at", [0, 3])
+def test_logits_that_are_no_numbers_end_their_own_request_alone(make_engine, expected, monkeypatch, bad_at):
+    engine, asked = make_engine(), prompts(3)
+    real = Sampler.__call__
+
+    def poisoned(self, logits):
+        if self._params.seed == 13 and left_until_bad.pop() == 0:
+            logits = torch.full_like(logits, float("nan"))
+        return real(self, logits)
+
+    left_until_bad = list(range(bad_at + 1))
+    monkeypatch.setattr(Sampler, "__call__", poisoned)
+    bad = SamplingParams(max_tokens=12, ignore_eos=True, temperature=1.0, seed=13)
+    ends = {}
+    for index, prompt in enumerate(asked):
+        engine.submit(
+            prompt,
+            bad if index == 1 else SHORT,
+            listener=lambda event, index=index: ends.update({index: event}),
+        )
+    while engine.scheduler.busy:
+        if not engine.step():
+            engine.wait(1.0)
+    assert ends[1].reason == "error"
+    assert "no token can be drawn" in ends[1].error
+    assert len(ends[1].tokens) == bad_at
+    assert [ends[0].tokens, ends[2].tokens] == expected([asked[0], asked[2]])
 
 
 def test_what_can_never_run_is_refused_at_once(make_engine):

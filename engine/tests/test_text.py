@@ -83,6 +83,15 @@ def test_greedy_takes_the_best_and_a_seed_repeats():
     assert len(set(drawn)) > 1
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e38])
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-40, 1e-6, 1e-5, 100.0])
+@pytest.mark.parametrize("more", [{}, {"top_p": 5e-324}, {"top_k": 2**70}])
+def test_every_temperature_draws_a_token(temperature, scale, more):
+    logits = torch.tensor([-1.0, 3.0, 1.0, 2.9]) * scale
+    token = Sampler(SamplingParams(temperature=temperature, seed=1, **more))(logits)
+    assert token == 1 or temperature > 1.0
+
+
 def test_top_k_and_top_p_keep_only_the_likeliest():
     logits = torch.tensor([0.0, 3.0, 1.0, 2.9])
     by_k = Sampler(SamplingParams(temperature=5.0, top_k=2, seed=1))

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from .errors import RequestError
 
+LEAST_TEMPERATURE = 1e-5
+"""Below, logits divided by it leave the range of float32; it is as good as greedy already."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -54,10 +57,11 @@ class Sampler:
                 self._generator.manual_seed(params.seed & (1 << 63) - 1)
 
     def __call__(self, logits: Tensor) -> int:
-        """The next token. logits: float32[vocab]."""
+        """The next token. logits: float32[vocab]. Raises RuntimeError where they are no numbers to draw by."""
         if self._generator is None:
             return int(logits.argmax())
-        kept = self._keep_best((logits / self._params.temperature).softmax(-1).cpu())
+        sharpened = (logits - logits.max()) / max(self._params.temperature, LEAST_TEMPERATURE)
+        kept = self._keep_best(sharpened.softmax(-1).cpu())
         return int(torch.multinomial(kept, 1, generator=self._generator))
 
     def _keep_best(self, odds: Tensor) -> Tensor:

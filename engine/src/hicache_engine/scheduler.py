@@ -293,7 +293,11 @@ class Scheduler:
         self._no_room = False
 
     def _take_token(self, job: Job, logits: Tensor) -> None:
-        token = job.sampler(logits)
+        try:
+            token = job.sampler(logits)
+        except RuntimeError as error:  # these logits are this job's alone: the others go on
+            self.abort(job, f"no token can be drawn from its logits: {error}", "error")
+            return
         job.first_token_at = job.first_token_at or self._clock()
         stop = token in self._tokenizer.stop_ids and not job.params.ignore_eos
         if not stop:
