@@ -6,6 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from hicache_core.cli.output import check_report_file
 from hicache_core.plugin.options import split_assignments
 from hicache_core.plugin.select import BackendChoice, choose_backend
 
@@ -16,7 +17,13 @@ Assignments: TypeAlias = Annotated[
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of a table")]
 JsonFile: TypeAlias = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="write the report there; - is standard output")
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="write the report there; - is standard output",
+        callback=check_report_file,
+    ),
 ]
 
 

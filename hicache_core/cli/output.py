@@ -14,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from hicache_core.errors import ConfigError
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -58,10 +60,37 @@ def print_json(data: Any) -> None:
 
 
 def write_json(data: Any, target: str) -> None:
-    """Indented JSON into the file `target`, or on standard output for `-`."""
+    """Indented JSON into the file `target`, or on standard output for `-`. Raises ConfigError where it cannot be."""
     if target == "-":
         print_json(data)
         return
     path = Path(target)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(data, enc_hook=str), indent=2) + b"\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(data, enc_hook=str), indent=2) + b"\n")
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
+def check_report_file(target: str | None) -> str | None:
+    """`target`, once it is known that a report can be written there: better said before the work than after it.
+
+    Makes its directory, and leaves no file where there was none. Raises ConfigError.
+    """
+    if target is None or target == "-":
+        return target
+    path = Path(target)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        if new or path.is_file() or path.is_dir():  # opening a pipe would wait for its reader
+            path.open("ab").close()
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    return target
+
+
+def _unwritable(target: str, error: OSError) -> ConfigError:
+    return ConfigError(f"--json {target or repr(target)}: the report cannot be written: {error.strerror or error}")

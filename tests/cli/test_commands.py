@@ -7,6 +7,7 @@ import json
 import pytest
 
 from hicache_core.cli import doctor_command
+from hicache_core.cli.output import check_report_file
 from hicache_core.plugin.environment import Finding
 
 
@@ -53,6 +54,41 @@ def test_a_bad_option_is_named(hicache, options, words):
     assert done.code == 2
     for word in words:
         assert word in done.err
+
+
+@pytest.mark.parametrize("target", ["", ".", "here/is/a/file/r.json", "/proc/none/r.json", "a" * 300])
+@pytest.mark.parametrize(
+    "command", [("replay", "t.jsonl"), ("bench", "--backend", "memory"), ("conformance", "memory")]
+)
+def test_a_report_that_could_not_be_written_is_refused_before_the_work(
+    hicache, monkeypatch, tmp_path, command, target
+):
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("the work began")
+
+    for place in ("replay_command.read_trace", "bench_command.measure_backend"):
+        monkeypatch.setattr(f"hicache_core.cli.{place}", work)
+    monkeypatch.setattr("hicache_conformance.command.run_command", work)
+    (tmp_path / "here" / "is" / "a").mkdir(parents=True)
+    (tmp_path / "here" / "is" / "a" / "file").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    done = hicache(*command, "--json", target)
+    assert done.code == 2
+    assert "the report cannot be written" in done.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_looking_whether_a_report_can_be_written_changes_no_file(tmp_path):
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("kept")
+    assert [check_report_file(target) for target in (str(old), str(new), "-", None)] == [
+        str(old),
+        str(new),
+        "-",
+        None,
+    ]
+    assert old.read_text() == "kept"
+    assert not new.exists()
 
 
 def test_doctor_reports_and_is_well(hicache):
