@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, unquote_plus, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 
 import msgspec
 
 HIDDEN = "***"
+_SHORTEST = 4
+"""Characters of a secret from which on it is looked for in other texts; a shorter one is in every second word."""
 _ALWAYS = frozenset(
     {"secret", "secrets", "password", "passwd", "passphrase", "pwd", "credential", "credentials", "pin"}
 )
@@ -34,6 +36,22 @@ def redact(options: msgspec.Struct | Mapping[str, Any]) -> dict[str, Any]:
         name: HIDDEN if name in marked and value is not None else _shown(name, value)
         for name, value in options.items()
     }
+
+
+def hider(options: msgspec.Struct | Mapping[str, Any]) -> Callable[[str], str]:
+    """A function that puts `***` for every secret value of these options that stands in a text.
+
+    For words that are not ours: a store's exception may well repeat the password that it was given.
+    """
+    found = {value for value in _secret_values(options) if len(value) >= _SHORTEST}
+    values = sorted(found | {quote(value, safe="") for value in found}, key=len, reverse=True)
+
+    def hide(text: str) -> str:
+        for value in values:
+            text = text.replace(value, HIDDEN)
+        return text
+
+    return hide
 
 
 def redact_url(url: str) -> str:
@@ -80,6 +98,31 @@ def _marked(info: Any) -> bool:
     if isinstance(info, msgspec.inspect.UnionType):
         return any(map(_marked, info.types))
     return False
+
+
+def _secret_values(options: msgspec.Struct | Mapping[str, Any]) -> Iterator[str]:
+    marked: frozenset[str] = frozenset()
+    if isinstance(options, msgspec.Struct):
+        marked = secret_fields(type(options))
+        options = {name: getattr(options, name) for name in options.__struct_fields__}
+    for name, value in options.items():
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, msgspec.Struct | Mapping):
+                yield from _secret_values(item)
+            elif name in marked or is_secret(name, item):
+                yield item.decode(errors="replace") if isinstance(item, bytes) else str(item)
+            elif isinstance(item, str) and "://" in item:
+                yield from _secrets_of_url(item)
+
+
+def _secrets_of_url(url: str) -> Iterator[str]:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return
+    password = parts.netloc.rpartition("@")[0].partition(":")[2]
+    yield from (password, unquote(password))
+    yield from (value for name, value in parse_qsl(parts.query) if is_secret(name, value))
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,11 +18,13 @@ from hicache_core.errors import (
     OpenError,
     OptionError,
     PluginError,
+    told,
 )
 from hicache_core.plugin.checks import check_hooks
 from hicache_core.plugin.discovery import find_backend
 from hicache_core.plugin.dynamic import dynamic_spec
 from hicache_core.plugin.options import parse_options, redact, redact_url
+from hicache_core.plugin.redaction import hider
 from hicache_core.types import BackendSpec, Capabilities, OpenContext
 
 _FORMS = 'give either {"backend": NAME, "options": {…}} or {"url": "NAME://…"}'
@@ -33,7 +35,7 @@ class BackendChoice:
     """A backend and its parsed options. source: how it was chosen, fit to be shown."""
 
     spec: BackendSpec
-    options: Any
+    options: Any = field(repr=False)
     source: str
 
     @property
@@ -91,7 +93,8 @@ def open_backend(choice: BackendChoice, ctx: OpenContext) -> object:
     except HiCacheError:
         raise
     except Exception as error:
-        raise OpenError(f"backend {spec.name!r} could not be opened: {type(error).__name__}: {error}") from error
+        why = hider(choice.options)(told(error))
+        raise OpenError(f"backend {spec.name!r} could not be opened: {why}") from error
     check_hooks(backend, dynamic=spec.name == "dynamic")
     return backend
 

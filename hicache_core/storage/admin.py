@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic as wall
 from typing import Any, TypeVar
 
-from hicache_core.errors import ConfigError, MisuseError, NotSupportedError, StorageError, told
+from hicache_core.errors import ConfigError, MisuseError, NotSupportedError, StorageError
 from hicache_core.storage.answers import ContractViolation, checked_outcomes, describe
 from hicache_core.storage.breaker import Admission
 from hicache_core.storage.calls import StoreCalls
@@ -181,7 +181,7 @@ class Administration:
                 parts.guard.dispatch.call(hook, **arguments)
             except BaseException as error:  # noqa: BLE001 - the rest of the store is closed all the same
                 parts.ledger.exception(hook, error)
-                told_to.append(f"{hook}: {told(error)}")
+                told_to.append(f"{hook}: {parts.ledger.text_of(error)}")
 
         def work(call: Call) -> bool:
             if calm:
@@ -230,7 +230,7 @@ class Administration:
         if isinstance(answer, tuple):
             return answer[0]
         cause = causes[-1] if causes else None
-        why = told(cause) if cause is not None else answer or "no answer"
+        why = parts.ledger.text_of(cause) if cause is not None else answer or "no answer"
         raise StorageError(f"{hook} of store {parts.name!r} failed: {why}") from cause
 
     def _wait(self, call: Call, deadline: float) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hicache_core.errors import let_go_of_frames, told
+from hicache_core.errors import let_go_of_frames
 from hicache_core.storage.answers import ContractViolation
 from hicache_core.storage.breaker import Admission, Breaker
 from hicache_core.storage.handles import Call
@@ -137,12 +137,18 @@ class StoreCalls:
             raise error  # a person's, during a call on the caller's own thread
         if isinstance(error, ContractViolation):
             count = self._ledger.violation(error.hook, error.text)
-            _log.log(_level(count), "%s violated the storage contract (%d): %s", error.hook, count, error.text)
+            _log.log(
+                _level(count),
+                "%s violated the storage contract (%d): %s",
+                error.hook,
+                count,
+                self._ledger.hide(error.text),
+            )
         else:
             count = self._ledger.exception(hook, error)
-            _log.log(_level(count), "%s raised (%d) %s", hook, count, told(error))
+            _log.log(_level(count), "%s raised (%d) %s", hook, count, self._ledger.text_of(error))
         if not call.abandoned:
-            self.breaker.failure(told(error))
+            self.breaker.failure(self._ledger.text_of(error))
         if not self._keeps_frames:
             let_go_of_frames(error)
 

@@ -119,7 +119,11 @@ class Dispatch:
                 if not notes.taken or notes.taken[-1][1] is not error:
                     count = self._ledger.observer_error(hook, error)
                     if count == 1:
-                        _log.warning("an observer raised in %s; the call goes on without:\n%s", hook, trace_of(error))
+                        _log.warning(
+                            "an observer raised in %s; the call goes on without:\n%s",
+                            hook,
+                            self._ledger.hide(trace_of(error)),
+                        )
                     let_go_of_frames(error)
                 if not notes.taken:  # it raised before the backend was reached
                     self._bare_call(hook, arguments)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -23,7 +23,9 @@ _word = attrgetter("_value_")
 class StorageLedger:
     """Counters of one session. Thread-safe. Names are those of `as_dict`."""
 
-    def __init__(self) -> None:
+    def __init__(self, hide: Callable[[str], str] = str) -> None:
+        """hide: takes secrets out of a text."""
+        self.hide = hide
         self._lock = threading.Lock()
         self._calls: Counter[str] = Counter()
         self._pages: dict[str, Counter[str]] = {}
@@ -63,15 +65,19 @@ class StorageLedger:
 
     def violation(self, hook: str, text: str) -> int:
         """Count a result that the contract does not allow; how many of this hook there were."""
-        return self._wrong(self._violations, hook, f"{hook}: violation: {text}")
+        return self._wrong(self._violations, hook, f"{hook}: violation: {self.hide(text)}")
 
     def exception(self, hook: str, cause: BaseException) -> int:
         """Count an exception of the backend (or of a transform) and keep its cause; how many there were."""
-        return self._wrong(self._exceptions, hook, f"{hook}: {told(cause)}")
+        return self._wrong(self._exceptions, hook, f"{hook}: {self.text_of(cause)}")
 
     def observer_error(self, hook: str, cause: BaseException) -> int:
         """Count an exception of an observer; how many there were."""
-        return self._wrong(self._observer_errors, hook, f"{hook}: observer: {told(cause)}")
+        return self._wrong(self._observer_errors, hook, f"{hook}: observer: {self.text_of(cause)}")
+
+    def text_of(self, error: BaseException) -> str:
+        """`Type: text` of an exception, fit to be shown: without the secrets of the store's options."""
+        return self.hide(told(error))
 
     def _wrong(self, counter: Counter[str], hook: str, text: str) -> int:
         with self._lock:

@@ -10,6 +10,7 @@ from hicache_core.clock import Clock, monotonic
 from hicache_core.errors import ConfigError, HiCacheError, OpenError
 from hicache_core.namespace import Identity
 from hicache_core.plugin.extensions import resolve
+from hicache_core.plugin.redaction import hider
 from hicache_core.plugin.select import BackendChoice, choose_backend, open_backend
 from hicache_core.plugin.spec import OBSERVER_GROUP, TRANSFORM_GROUP
 from hicache_core.seal import MAC, SEAL_BYTES, SEAL_VERSION, XXH3, Sealer, mac_key_id
@@ -70,7 +71,9 @@ def open_session(
         capabilities = narrowed if isinstance(narrowed, Capabilities) else declared
         if chain.variable and not capabilities.variable_length:
             raise ConfigError(f"backend {choice.spec.name!r} opened without variable_length, which a transform needs")
-        return StorageSession(_wire(choice.spec.name, opened, full, capabilities, settings, chain, observers, clock))
+        ledger = StorageLedger(hider(choice.options))
+        name = choice.spec.name
+        return StorageSession(_wire(name, opened, full, capabilities, settings, chain, observers, clock, ledger))
     except BaseException:
         _close_again(choice.spec.name, opened)
         raise
@@ -112,8 +115,8 @@ def _wire(
     chain: TransformChain,
     observers: Sequence[object],
     clock: Clock,
+    ledger: StorageLedger,
 ) -> Parts:
-    ledger = StorageLedger()
     dispatch = Dispatch(opened, ledger=ledger, observers=observers)
     schema = identity.key_schema()
     sealer = None

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from hicache_core.plugin.redaction import redact
 from hicache_core.storage.breaker import BreakerStatus
 from hicache_core.storage.damage import DamageStatus
 from hicache_core.types import Capabilities
@@ -28,6 +29,10 @@ class SessionSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
     lent_pools: Annotated[bool, Meta(description="host pools belong to another engine and cannot be quarantined")] = (
         False
     )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in redact(self).items())
+        return f"{type(self).__name__}({shown})"
 
     def __post_init__(self) -> None:
         if not self.timeout > 0 or self.read_workers < 1 or self.write_workers < 1 or self.stage_bytes < 0:

@@ -240,7 +240,7 @@ class WorkerGroup:
         try:
             answer = work(call)
         except BaseException as error:  # noqa: BLE001 - a worker survives anything; the ledger keeps the cause
-            _log.error("a storage call failed outside the store:\n%s", trace_of(error))
+            _log.error("a storage call failed outside the store:\n%s", self._ledger.hide(trace_of(error)))
             self._ledger.exception(str(self.direction), error)
             answer = call.given_up(Outcome.UNAVAILABLE, call.partial)
             # An error kept here holds this frame, which holds the error: the lent memory would stay with them.
