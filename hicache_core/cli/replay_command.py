@@ -19,6 +19,7 @@ from hicache_core.hicache import HiCache
 from hicache_core.plugin.select import BackendChoice
 from hicache_core.plugin.sizes import format_size
 from hicache_core.pools.device.numpy_pool import NumpyDevicePool
+from hicache_core.pools.sizing import check_capacity
 from hicache_core.replay.result import ReplayResult
 from hicache_core.replay.runner import Replay, ReplaySettings
 from hicache_core.replay.trace import TraceRequest, read_trace
@@ -114,6 +115,11 @@ def _run(
 def open_cache(settings: ReplaySettings, choice: BackendChoice | None, name: str) -> HiCache:
     """The hierarchy of a replay. Raises ConfigError, CapacityError, PluginError, OpenError."""
     geometry = settings.geometry()
+    check_capacity(
+        geometry.page_nbytes * (settings.l1_pages + settings.l2_pages),
+        what="L1 and L2 together",
+        mend=f"Ask for less than {settings.l1_pages:,} + {settings.l2_pages:,} pages of {settings.page_bytes} bytes.",
+    )
     device_pool = NumpyDevicePool(geometry, settings.l1_pages)
     cache = HiCache.build(settings.config(), device_pool=device_pool, host_pages=settings.l2_pages)
     if choice is not None:

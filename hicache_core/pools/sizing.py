@@ -39,11 +39,17 @@ def gb(nbytes: int) -> str:
 
 
 def check_capacity(
-    nbytes: int, *, ranks: int = 1, reserve: int | None = None, budget: MemoryBudget | None = None, mend: str = ""
+    nbytes: int,
+    *,
+    what: str = "host pool",
+    ranks: int = 1,
+    reserve: int | None = None,
+    budget: MemoryBudget | None = None,
+    mend: str = "",
 ) -> None:
     """Raise CapacityError, with the numbers, where `nbytes` for each of `ranks` processes does not fit.
 
-    reserve: bytes to leave to others (default_reserve where None).
+    what: is to take them. reserve: bytes to leave to others (default_reserve where None).
     """
     budget = memory_budget() if budget is None else budget
     reserve = default_reserve(budget) if reserve is None else reserve
@@ -51,7 +57,7 @@ def check_capacity(
     if nbytes > room:
         each = f" for each of {ranks} ranks" if ranks > 1 else ""
         raise CapacityError(
-            f"host pool of {gb(nbytes)} ({nbytes:,} bytes){each} does not fit: {gb(budget.available)} of "
+            f"{what} of {gb(nbytes)} ({nbytes:,} bytes){each} does not fit: {gb(budget.available)} of "
             f"{gb(budget.total)} are available ({budget.source}), {gb(reserve)} stay reserved, "
             f"{gb(room)} can be taken. {mend or 'Ask for less, or lower the reserve.'}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from hicache_core.pools.geometry import KVGeometry
 from hicache_core.types import Slots
 
 _BLOCK_SEED = 0x48494341
+_WORD = 8
 
 
 def replay_geometry(page_bytes: int, page_tokens: int) -> KVGeometry:
@@ -22,10 +24,12 @@ def replay_geometry(page_bytes: int, page_tokens: int) -> KVGeometry:
     """
     for layers in (2, 1):
         per_row = 2 * layers * page_tokens
-        if page_bytes > 0 and page_bytes % per_row == 0:
+        if page_bytes > 0 and page_bytes % math.lcm(per_row, _WORD) == 0:
             return KVGeometry("mha", layers, 1, page_bytes // per_row, dtype="uint8", page_size=page_tokens)
+    step = math.lcm(2 * page_tokens, _WORD)
     raise ConfigError(
-        f"page bytes must be a multiple of {2 * page_tokens} (K and V of {page_tokens} tokens), not {page_bytes}"
+        f"page bytes must be a multiple of {step} (K and V of {page_tokens} tokens, in words of {_WORD} bytes), not "
+        f"{page_bytes}"
     )
 
 
@@ -37,7 +41,7 @@ class PageContent:
     """
 
     def __init__(self, page_bytes: int) -> None:
-        self._block = np.random.default_rng(_BLOCK_SEED).integers(0, 2**64, page_bytes // 8, dtype=np.uint64)
+        self._block = np.random.default_rng(_BLOCK_SEED).integers(0, 2**64, page_bytes // _WORD, dtype=np.uint64)
 
     def pages(self, hashes: Sequence[str]) -> npt.NDArray[np.uint8]:
         """The pages of these hashes: uint8[n, page_bytes]."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hicache_core.errors import ConfigError, MisuseError
+from hicache_core.errors import CapacityError, ConfigError, MisuseError
 from hicache_core.pools import naive
 from hicache_core.pools.device import DevicePool, NumpyDevicePool
 from hicache_core.pools.geometry import KVGeometry
@@ -11,13 +11,13 @@ from hicache_core.pools.geometry import KVGeometry
 PAGES = 5
 
 
-def make(kind: str, geometry: KVGeometry) -> DevicePool:
+def make(kind: str, geometry: KVGeometry, pages: int = PAGES) -> DevicePool:
     if kind == "numpy":
-        return NumpyDevicePool(geometry, PAGES)
+        return NumpyDevicePool(geometry, pages)
     pytest.importorskip("torch", reason="torch is an extra of the core")
     from hicache_core.pools.device.torch_pool import TorchDevicePool
 
-    return TorchDevicePool(geometry, PAGES)
+    return TorchDevicePool(geometry, pages)
 
 
 @pytest.fixture(params=["numpy", "torch"])
@@ -31,6 +31,12 @@ def reference(geometry: KVGeometry, arrays: tuple[np.ndarray, ...], page: int) -
         arrays[part][layer, page, token, head].tobytes()
         for part, layer, token, head in naive.page_rows(geometry, "page_first")
     )
+
+
+@pytest.mark.parametrize("pages", [10**12, 10**18, 10**30])
+def test_more_than_the_memory_is_refused_with_the_numbers(kind, geometry, pages):
+    with pytest.raises(CapacityError, match=r"device pool of .* does not fit: .* are available .* fewer than 1,000"):
+        make(kind, geometry, pages)
 
 
 def test_pages_in_one_byte_order(kind, geometry):

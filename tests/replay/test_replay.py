@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from hicache_core.cli import replay_command
 from hicache_core.cli.replay_command import open_cache
-from hicache_core.errors import ConfigError
+from hicache_core.errors import CapacityError, ConfigError
 from hicache_core.plugin.select import choose_backend
 from hicache_core.pools.device.numpy_pool import NumpyDevicePool
 from hicache_core.replay.content import PageContent, replay_geometry
@@ -132,6 +132,24 @@ def test_a_request_longer_than_l1_is_refused_before_anything_runs() -> None:
 def test_page_bytes_that_cannot_be(page_bytes: int) -> None:
     with pytest.raises(ConfigError, match="multiple of 16"):
         replay_geometry(page_bytes, 8)
+
+
+@pytest.mark.parametrize("page_tokens", [1, 2, 3, 512])
+def test_every_size_of_page_is_refused_or_replayed(page_tokens: int) -> None:
+    sizes = [2, 4, 8, 12, 24, 2 * page_tokens, 3 * page_tokens, 8 * page_tokens]
+    for page_bytes in sizes:
+        try:
+            geometry = replay_geometry(page_bytes, page_tokens)
+        except ConfigError:
+            continue
+        PageContent(page_bytes).write(NumpyDevicePool(geometry, 1), np.array([0]), ["ab" * 32])
+
+
+@pytest.mark.parametrize(("l1", "l2"), [(10**9, 1), (1, 10**9), (10**20, 10**20)])
+def test_pools_larger_than_memory_are_refused_with_the_numbers(l1: int, l2: int) -> None:
+    settings = ReplaySettings(l1_pages=l1, l2_pages=l2, page_bytes=1 << 20)
+    with pytest.raises(CapacityError, match=r"L1 and L2 together of .* does not fit: .* are available"):
+        open_cache(settings, None, "test")
 
 
 def test_a_changed_byte_or_another_page_is_wrong() -> None:

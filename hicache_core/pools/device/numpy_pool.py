@@ -11,6 +11,7 @@ from hicache_core.errors import ConfigError
 from hicache_core.pools.device.base import DevicePool, gather_pages, scatter_pages
 from hicache_core.pools.geometry import KVGeometry
 from hicache_core.pools.pages import Bytes
+from hicache_core.pools.sizing import check_capacity
 from hicache_core.types import Slots
 
 _BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8}
@@ -18,9 +19,13 @@ _BITS = {"bfloat16": np.uint16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uin
 
 
 class NumpyDevicePool(DevicePool):
-    """Pages in numpy arrays. Of dtypes numpy lacks (bfloat16, float8) `k` and `v` give the bits as integers."""
+    """Pages in numpy arrays. Of dtypes numpy lacks (bfloat16, float8) `k` and `v` give the bits as integers.
+
+    Raises CapacityError, with the numbers, where there is not so much memory.
+    """
 
     def __init__(self, geometry: KVGeometry, num_pages: int) -> None:
+        check_device_capacity(geometry, num_pages)
         super().__init__(geometry, num_pages)
         shape = (geometry.layer_num, num_pages, geometry.page_size, geometry.head_num)
         self._bytes = tuple(np.zeros((*shape, row), dtype=np.uint8) for row in geometry.row_bytes)
@@ -53,6 +58,19 @@ class NumpyDevicePool(DevicePool):
         """See DevicePool.write_pages."""
         self._check_pages(slots, pages)
         scatter_pages(self._bytes, slots, pages)
+
+
+def check_device_capacity(geometry: KVGeometry, num_pages: int) -> None:
+    """Raise CapacityError where a device pool in ordinary memory would not fit.
+
+    The system gives such memory without having it, and ends the process later, where it is touched.
+    """
+    check_capacity(
+        geometry.page_nbytes * num_pages,
+        what="device pool",
+        reserve=0,
+        mend=f"Ask for fewer than {num_pages:,} pages of {geometry.page_nbytes:,} bytes.",
+    )
 
 
 def latent_dim(geometry: KVGeometry) -> int:

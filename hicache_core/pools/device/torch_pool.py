@@ -7,7 +7,7 @@ import torch
 
 from hicache_core.errors import ConfigError
 from hicache_core.pools.device.base import DevicePool, gather_pages, scatter_pages
-from hicache_core.pools.device.numpy_pool import latent_dim
+from hicache_core.pools.device.numpy_pool import check_device_capacity, latent_dim
 from hicache_core.pools.geometry import KVGeometry
 from hicache_core.pools.pages import Bytes
 from hicache_core.types import Slots
@@ -17,10 +17,13 @@ class TorchDevicePool(DevicePool):
     """Pages in tensors: k(layer) and v(layer) are views [num_pages, page_size, head_num, dim] of one per part.
 
     On a CPU device the copies of the transfer engine see the tensors' memory as numpy bytes; elsewhere
-    `byte_arrays()` is None and they go through torch. Raises ConfigError where torch lacks dtype or device.
+    `byte_arrays()` is None and they go through torch. Raises ConfigError where torch lacks dtype or device,
+    CapacityError where a pool on the CPU is larger than the memory that is there.
     """
 
     def __init__(self, geometry: KVGeometry, num_pages: int, device: str | torch.device = "cpu") -> None:
+        if str(device).startswith("cpu"):
+            check_device_capacity(geometry, num_pages)
         super().__init__(geometry, num_pages)
         dtype = getattr(torch, geometry.dtype, None)
         if not isinstance(dtype, torch.dtype):
