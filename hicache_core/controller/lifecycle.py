@@ -187,7 +187,7 @@ class RequestLife(Wiring):
     def _let_go(self, request: Request) -> None:
         """Take everything from a request that it holds."""
         if request.prefetch is not None:
-            self._prefetch.discard(request.prefetch, Reason.ABORTED)
+            self._prefetch.stop(request.prefetch, Reason.ABORTED, keep=False)
         request.let_go(self.tree)
         if request.state is RequestState.ADMITTED:
             self._insertion.release(request)

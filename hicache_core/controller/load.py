@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hicache_core.controller.copies import CopyBatch
 from hicache_core.controller.state import State, spans
 from hicache_core.errors import TransferError
-from hicache_core.transfer.ack import Ack
 from hicache_core.tree.locking import HostLock
 from hicache_core.tree.node import Node
 from hicache_core.types import Slots
@@ -50,23 +50,12 @@ class _Load:
         return found
 
 
-class LoadBatch:
+class LoadBatch(CopyBatch):
     """Loads that go as one copy. An `Operation`."""
 
     def __init__(self, path: LoadPath, loads: list[_Load]) -> None:
+        super().__init__()
         self._path, self.loads = path, loads
-        self.ack: Ack | None = None
-
-    @property
-    def failed(self) -> bool:
-        """Whether the copy has ended badly."""
-        return self.ack is not None and self.ack.error is not None
-
-    def poll(self) -> int:
-        """-1 under way, 1 done, 0 failed."""
-        if self.ack is None or not self.ack.done():
-            return -1
-        return 0 if self.ack.error else 1
 
     def commit(self, agreed: int) -> None:
         """See Operation."""

@@ -187,26 +187,19 @@ class PrefetchPath:
         stop = operation.vote.wants_to_stop(operation.pages * self._state.page_size)
         return bool(self._state.sync.maximum([int(stop)])[0])
 
-    def stop(self, operation: PrefetchOperation, reason: Reason) -> None:
-        """End it now: what has come on all ranks becomes visible, the rest is lost for `reason`."""
-        self._state.mailbox.forget(operation)
-        if operation.phase is Phase.QUERY:
-            assert operation.query is not None
-            operation.query.cancel()
-            self._revoke(operation, reason)
-        elif operation.phase is Phase.READ:
-            completed = self._state.sync.minimum([operation.completed()])[0]
-            self.end(operation, completed, reason)
+    def stop(self, operation: PrefetchOperation, reason: Reason, *, keep: bool = True) -> None:
+        """End it now: what has come on all ranks becomes visible, the rest is lost for `reason`.
 
-    def discard(self, operation: PrefetchOperation, reason: Reason) -> None:
-        """End it now and keep nothing (the request is gone)."""
+        keep: False where the request is gone, so that nothing becomes visible.
+        """
         self._state.mailbox.forget(operation)
         if operation.phase is Phase.QUERY:
             assert operation.query is not None
             operation.query.cancel()
             self._revoke(operation, reason)
         elif operation.phase is Phase.READ:
-            self.end(operation, 0, reason)
+            completed = self._state.sync.minimum([operation.completed()])[0] if keep else 0
+            self.end(operation, completed, reason)
 
     def end(self, operation: PrefetchOperation, completed: int, stopped: Reason | None) -> None:
         """Reading is over: `completed` pages of it count."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hicache_core.controller.copies import CopyBatch
 from hicache_core.controller.eviction import Evictor
 from hicache_core.controller.memory import take
 from hicache_core.controller.state import State, spans
-from hicache_core.transfer.ack import Ack
 from hicache_core.tree.node import Node
 from hicache_core.types import Slots
 
@@ -35,19 +35,12 @@ class _Write:
     host_slots: Slots
 
 
-class WriteBatch:
+class WriteBatch(CopyBatch):
     """Writes that go as one copy. An `Operation`."""
 
     def __init__(self, path: WritePath, writes: list[_Write]) -> None:
-        self._path = path
-        self.writes = writes
-        self.ack: Ack | None = None
-
-    def poll(self) -> int:
-        """-1 under way, 1 done, 0 failed."""
-        if self.ack is None or not self.ack.done():
-            return -1
-        return 0 if self.ack.error else 1
+        super().__init__()
+        self._path, self.writes = path, writes
 
     def commit(self, agreed: int) -> None:
         """See Operation."""
