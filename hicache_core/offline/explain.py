@@ -91,6 +91,8 @@ def _verified(store: RawStore, stored: StoredObject) -> tuple[str, str]:
     if outcome is not Outcome.HIT:
         return "unreadable", f"the store answered {outcome.value}"
     report = inspect(stored.key, data)
+    if report.fields is not None and not report.certain:
+        return "unreadable", report.reason  # it has a seal, of a kind that cannot be judged from here
     return ("stored" if report.outcome is Outcome.HIT else report.outcome.value), report.reason
 
 

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from hicache_core.errors import NotSupportedError
+from hicache_core.errors import HiCacheError, NotSupportedError, StorageError, told
+from hicache_core.plugin.redaction import hider
 from hicache_core.plugin.select import BackendChoice, open_backend
+from hicache_core.storage.answers import checked_outcomes, checked_scan
 from hicache_core.storage.binding import HookBinding
 from hicache_core.types import IoContext, OpenContext, Outcome
 
 NO_NAMESPACE = "0" * 32
 """What an operator's session calls its own namespace; nothing is ever stored under it."""
+
+
+def _one(operation: str) -> Callable[[Any], list[Outcome]]:
+    return lambda answer: checked_outcomes(answer, 1, f"batch_{operation}", operation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +64,19 @@ class RawStore:
 
         Raises:
             NotSupportedError: the store cannot list what it holds.
+            StorageError: it failed, or goes round in circles.
         """
         cursor: str | None = None
+        seen: set[str] = set()
         while True:
-            entries, cursor = self._call("scan", namespace=namespace, cursor=cursor)
+            entries, cursor = self._call("scan", checked_scan, namespace=namespace, cursor=cursor)
             for key, nbytes, mtime in entries:
                 yield StoredObject(key, nbytes, mtime)
             if cursor is None:
                 return
+            if cursor in seen:
+                raise StorageError(f"scan of backend {self.choice.spec.name!r} came back to cursor {cursor!r}")
+            seen.add(cursor)
 
     def read(self, stored: StoredObject) -> tuple[Outcome, memoryview]:
         """The object's bytes in fresh page-aligned memory; they are valid where the outcome is HIT.
@@ -76,7 +87,11 @@ class RawStore:
             return Outcome.REJECTED, memoryview(b"")
         buffer = memoryview(mmap.mmap(-1, max(1, stored.nbytes)))[: stored.nbytes]
         context = IoContext()
-        outcome: Outcome = self._call("batch_get", keys=[stored.key], pages=[[buffer]], ctx=context)[0]
+        try:
+            answer = self._call("batch_get", _one("get"), keys=[stored.key], pages=[[buffer]], ctx=context)
+        except StorageError:  # the others can still be read; the store's own counters say more
+            return Outcome.UNAVAILABLE, buffer
+        outcome: Outcome = answer[0]
         return outcome, buffer
 
     def exists(self, key: str) -> bool:
@@ -88,8 +103,13 @@ class RawStore:
 
         Raises:
             NotSupportedError: the store cannot delete.
+            StorageError: it failed.
         """
-        result: list[Outcome] = self._call("delete", keys=keys, ctx=IoContext())
+
+        def check(answer: Any) -> list[Outcome]:
+            return checked_outcomes(answer, len(keys), "delete", "delete")
+
+        result: list[Outcome] = self._call("delete", check, keys=list(keys), ctx=IoContext())
         return result
 
     def stats(self) -> Any:
@@ -100,9 +120,18 @@ class RawStore:
         """Release the store."""
         self._backend.call("close")
 
-    def _call(self, hook: str, **arguments: Any) -> Any:
-        result = self._backend.call(hook, **arguments)
-        if result is None:
+    def _call(self, hook: str, check: Callable[[Any], Any] = lambda answer: answer, **arguments: Any) -> Any:
+        """A hook's answer, checked. Whatever the store raises is a StorageError with the cause."""
+        try:
+            result = self._backend.call(hook, **arguments)
+            if result is not None:
+                return check(result)
+        except HiCacheError:
+            raise
+        except Exception as error:
+            why = hider(self.choice.options)(told(error))
+            raise StorageError(f"{hook} of backend {self.choice.spec.name!r} failed: {why}") from error
+        else:
             raise NotSupportedError(
                 f"backend {self.choice.spec.name!r} has no {hook}; `hicache backends show {self.choice.spec.name}` "
                 "lists what it can do"

@@ -8,7 +8,7 @@ from time import monotonic as wall
 from typing import Any, TypeVar
 
 from hicache_core.errors import ConfigError, MisuseError, NotSupportedError, StorageError
-from hicache_core.storage.answers import ContractViolation, checked_outcomes, describe
+from hicache_core.storage.answers import ContractViolation, checked_outcomes, checked_scan, describe
 from hicache_core.storage.breaker import Admission
 from hicache_core.storage.calls import StoreCalls
 from hicache_core.storage.handles import Call, Handle
@@ -126,7 +126,7 @@ class Administration:
         """See StorageSession."""
         namespace = None if all_namespaces else self._parts.schema.namespace
         found: tuple[list[tuple[str, int, float]], str | None] | None = self._do(
-            "scan", timeout, _checked_scan, namespace=namespace, cursor=cursor
+            "scan", timeout, checked_scan, namespace=namespace, cursor=cursor
         )
         if found is None:
             raise self._unsupported("scan")
@@ -246,17 +246,3 @@ def _checked_count(answer: Any) -> int | None:
     if answer is not None and (type(answer) is not int or answer < 0):
         raise ContractViolation("clear", f"answered {describe(answer)}; a count was due")
     return answer
-
-
-def _checked_scan(answer: Any) -> tuple[list[tuple[str, int, float]], str | None] | None:
-    if answer is None:
-        return None
-    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], list):
-        raise ContractViolation("scan", f"answered {describe(answer)}; (list of entries, cursor) was due")
-    entries, cursor = answer
-    if cursor is not None and not isinstance(cursor, str):
-        raise ContractViolation("scan", f"cursor {describe(cursor)}; text or None was due")
-    for entry in entries:
-        if not isinstance(entry, tuple) or len(entry) != 3 or type(entry[0]) is not str or type(entry[1]) is not int:
-            raise ContractViolation("scan", f"entry {describe(entry)}; (key, bytes, mtime) was due")
-    return entries, cursor

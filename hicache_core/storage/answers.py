@@ -92,6 +92,25 @@ def checked_flags(answer: Any, asked: int, hook: str = "batch_contains") -> list
     return list(answer)
 
 
+def checked_scan(answer: Any) -> tuple[list[tuple[str, int, float]], str | None] | None:
+    """The answer of scan, if it is one (None: not supported); else ContractViolation."""
+    if answer is None:
+        return None
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], list):
+        raise ContractViolation("scan", f"answered {describe(answer)}; (list of entries, cursor) was due")
+    entries, cursor = answer
+    if cursor is not None and not isinstance(cursor, str):
+        raise ContractViolation("scan", f"cursor {describe(cursor)}; text or None was due")
+    for entry in entries:
+        if not isinstance(entry, tuple) or len(entry) != 3 or not _types_of_entry(entry):
+            raise ContractViolation("scan", f"entry {describe(entry)}; (key, bytes, mtime) was due")
+    return entries, cursor
+
+
+def _types_of_entry(entry: tuple[Any, Any, Any]) -> bool:
+    return type(entry[0]) is str and type(entry[1]) is int and entry[1] >= 0 and isinstance(entry[2], int | float)
+
+
 def describe(answer: Any) -> str:
     """A wrong answer in few words."""
     if isinstance(answer, list | tuple | dict):

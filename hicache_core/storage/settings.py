@@ -13,12 +13,16 @@ from hicache_core.storage.damage import DamageStatus
 from hicache_core.types import Capabilities
 
 
+MOST_WORKERS = 1024
+"""I/O threads per direction: each has staging memory of its own, and a hundred thousand bring a machine to its knees."""
+
+
 class SessionSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """How a session treats its store."""
 
     timeout: Annotated[float, Meta(description="seconds, deadline of one operation", gt=0)] = 10.0
-    read_workers: Annotated[int, Meta(description="I/O threads for exists and get", ge=1)] = 2
-    write_workers: Annotated[int, Meta(description="I/O threads for set", ge=1)] = 2
+    read_workers: Annotated[int, Meta(description="I/O threads for exists and get", ge=1, le=MOST_WORKERS)] = 2
+    write_workers: Annotated[int, Meta(description="I/O threads for set", ge=1, le=MOST_WORKERS)] = 2
     stage_bytes: Annotated[int, Meta(description="memory per I/O thread for pages that cannot go straight", ge=0)] = (
         8 << 20
     )
@@ -35,10 +39,11 @@ class SessionSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
         return f"{type(self).__name__}({shown})"
 
     def __post_init__(self) -> None:
-        if not self.timeout > 0 or self.read_workers < 1 or self.write_workers < 1 or self.stage_bytes < 0:
+        few, many = sorted((self.read_workers, self.write_workers))
+        if not self.timeout > 0 or few < 1 or many > MOST_WORKERS or self.stage_bytes < 0:
             raise ValueError(
-                f"timeout {self.timeout} must be positive, workers {self.read_workers}/{self.write_workers} at least "
-                f"1, stage_bytes {self.stage_bytes} at least 0"
+                f"timeout {self.timeout} must be positive, workers {self.read_workers}/{self.write_workers} from 1 to "
+                f"{MOST_WORKERS}, stage_bytes {self.stage_bytes} at least 0"
             )
 
 
