@@ -23,6 +23,7 @@ from hicache_core.pools.sizing import check_capacity
 from hicache_core.replay.result import ReplayResult
 from hicache_core.replay.runner import Replay, ReplaySettings
 from hicache_core.replay.trace import TraceRequest, read_trace
+from hicache_core.storage.settings import MOST_WORKERS
 
 PROGRESS_STEP = 50
 
@@ -58,7 +59,7 @@ def replay(
     clear: Annotated[
         bool, typer.Option("--clear", help="remove this replay's pages from the store at the end")
     ] = False,
-    workers: Annotated[int, typer.Option(help="I/O threads per direction", min=1)] = 2,
+    workers: Annotated[int, typer.Option(help="I/O threads per direction", min=1, max=MOST_WORKERS)] = 2,
     timeout: Annotated[float, typer.Option(help="seconds, deadline of one call of L3", min=0.001)] = 10.0,
     json_path: JsonFile = None,
 ) -> None:

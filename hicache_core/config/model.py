@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from hicache_core.storage.settings import MOST_WORKERS
+
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
 IoBackend = Literal["kernel", "direct", "kernel_ascend"]
@@ -52,7 +54,9 @@ class HiCacheConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prefetch_threshold: Annotated[int, Meta(description="tokens below which L3 is not asked", ge=1)] = 256
     prefetch_timeout_base: Annotated[float, Meta(description="seconds, policy timeout", ge=0)] = 1.0
     prefetch_timeout_per_ki_token: Annotated[float, Meta(description="seconds per 1024 tokens", ge=0)] = 0.25
-    prefetch_timeout_max: Annotated[float | None, Meta(description="cap in seconds; none: no cap")] = None
+    prefetch_timeout_max: Annotated[
+        Annotated[float, Meta(ge=0)] | None, Meta(description="cap in seconds; none: no cap")
+    ] = None
     prefetch_capacity_share: Annotated[
         float, Meta(description="share of the host pool that prefetches may hold at once", gt=0, le=1)
     ] = 0.5
@@ -62,7 +66,7 @@ class HiCacheConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     )
     negative_cache_ttl: Annotated[float, Meta(description="seconds for which a miss in L3 is believed", ge=0)] = 0.5
     storage_timeout: Annotated[float, Meta(description="seconds, deadline of one L3 call", gt=0)] = 10.0
-    storage_workers: Annotated[int, Meta(description="I/O threads per direction", ge=1)] = 2
+    storage_workers: Annotated[int, Meta(description="I/O threads per direction", ge=1, le=MOST_WORKERS)] = 2
     tp_lcm_size: Annotated[int | None, Meta(description="grid for page_head objects shared across TP sizes")] = None
     disable_radix_cache: Annotated[
         bool, Meta(description="the engine's: no prefix cache; excludes the hierarchy")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from hicache_core.config.model import HiCacheConfig
@@ -32,6 +33,7 @@ def validate(config: HiCacheConfig, given: Collection[str] = ()) -> None:
     given: names of the settings that someone set; one of them that would have no effect is refused too. Raises
     OptionError or ConfigError that names the setting.
     """
+    _check_finite(config)
     _check_page_size(config.page_size)
     _check_policy(config.eviction_policy)
     if config.hicache_size > _LARGEST_SIZE_GB:
@@ -39,6 +41,14 @@ def validate(config: HiCacheConfig, given: Collection[str] = ()) -> None:
     _check_exclusions(config)
     _check_effect(config, given)
     _check_built(config)
+
+
+def _check_finite(config: HiCacheConfig) -> None:
+    """A file may say `inf` or `nan`: no size, share or time can be that."""
+    for name in HiCacheConfig.__struct_fields__:
+        value = getattr(config, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise OptionError(f"{name} is {value}; it must be a finite number")
 
 
 def _check_page_size(page_size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -79,9 +80,9 @@ def size_host_pool(
     share of what is available. ranks: processes on this machine that each take such a pool. Raises ConfigError on
     a negative or empty size, CapacityError where it does not fit.
     """
-    if size_gb < 0 or (ratio is not None and ratio <= 0):
+    if not 0 <= size_gb < math.inf or not (ratio is None or 0 < ratio < math.inf):
         raise ConfigError(
-            f"hicache_size ({size_gb}) must not be negative and hicache_ratio ({ratio}) must be positive"
+            f"hicache_size ({size_gb}) must be finite and not negative, hicache_ratio ({ratio}) finite and positive"
         )
     now = budget()
     kept = default_reserve(now) if reserve is None else reserve

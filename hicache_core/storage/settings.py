@@ -12,9 +12,8 @@ from hicache_core.storage.breaker import BreakerStatus
 from hicache_core.storage.damage import DamageStatus
 from hicache_core.types import Capabilities
 
-
 MOST_WORKERS = 1024
-"""I/O threads per direction: each has staging memory of its own, and a hundred thousand bring a machine to its knees."""
+"""I/O threads per direction: each has staging memory of its own; a hundred thousand would stop the machine."""
 
 
 class SessionSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -42,8 +41,8 @@ class SessionSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
         few, many = sorted((self.read_workers, self.write_workers))
         if not self.timeout > 0 or few < 1 or many > MOST_WORKERS or self.stage_bytes < 0:
             raise ValueError(
-                f"timeout {self.timeout} must be positive, workers {self.read_workers}/{self.write_workers} from 1 to "
-                f"{MOST_WORKERS}, stage_bytes {self.stage_bytes} at least 0"
+                f"timeout {self.timeout} must be positive, workers {self.read_workers}/{self.write_workers} from 1 "
+                f"to {MOST_WORKERS}, stage_bytes {self.stage_bytes} at least 0"
             )
 
 

@@ -219,6 +219,13 @@ BAD: list[tuple[dict[str, Any], dict[str, str], type[Exception], str]] = [
     ({"page_size": "many"}, {}, OptionError, "flag --page-size: page_size: expected int"),
     ({"hicache_ratio": 0}, {}, OptionError, "hicache_ratio: expected float > 0"),
     ({"hicache_size": -1}, {}, OptionError, "hicache_size"),
+    *(
+        ({name: float(value)}, {}, OptionError, name)
+        for name, kind in FIELDS.items()
+        if "float" in str(kind)
+        for value in ("inf", "-inf", "nan", "-1")
+    ),
+    ({"storage_workers": 100_000}, {}, OptionError, "storage_workers: expected int <= 1024"),
     ({"hicache_size": 64e9}, {}, OptionError, "looks like bytes"),
     (
         {"hicache_write_policy": "write_thru"},

@@ -59,6 +59,13 @@ def test_nothing_left_and_nonsense():
         size_host_pool(PAGE, 100, ratio=0.0, budget=budget(32))
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), -1.0])
+@pytest.mark.parametrize("name", ["ratio", "size_gb"])
+def test_a_size_that_is_no_number_is_refused(name, value):
+    with pytest.raises(ConfigError, match=f"hicache_{name.removesuffix('_gb')} .* finite"):
+        size_host_pool(PAGE, 10, **{name: value})
+
+
 def test_reserve_grows_with_the_machine():
     assert default_reserve(MemoryBudget(0, 4 * GIB, "")) == GIB
     assert default_reserve(MemoryBudget(0, 40 * GIB, "")) == 5 * GIB
