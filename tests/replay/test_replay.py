@@ -110,6 +110,14 @@ def test_without_storage_l2_is_the_end() -> None:
     assert result.sound
 
 
+def test_ids_that_come_again_behind_others_lose_nothing() -> None:
+    ids = [[1, 2], [2, 1], [3, 2, 1], [1, 2], [1, 1, 1], [1, 1, 1, 1], [2, 1, 5], [0, 2**32 - 1], [0, 2**32 - 1, 0]]
+    result = replay("memory", [TraceRequest(0, len(blocks) * 8, 1, blocks) for blocks in ids])
+    assert result.sound
+    assert (result.lost_by_reason, result.extra_hit_pages) == ({}, 0)
+    assert result.prefix_hit_pages == result.oracle_hit_pages == 10
+
+
 def test_another_seed_makes_other_pages() -> None:
     trace = a_trace(10)
     settings = ReplaySettings(**SMALL, drain=True)

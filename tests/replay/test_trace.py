@@ -56,6 +56,17 @@ def test_the_oracle_counts_leading_runs_only() -> None:
     assert oracle.hit_pages == 5
 
 
+def test_a_block_behind_other_blocks_is_another_page() -> None:
+    oracle = Oracle()
+    assert oracle.run([1, 2]) == 0
+    assert oracle.run([2, 1]) == 0
+    assert oracle.run([3, 2, 1]) == 0
+    assert oracle.run([1, 1, 1]) == 1
+    assert oracle.run([1, 1, 1, 1]) == 3
+    assert oracle.run([]) == 0
+    assert oracle.hit_pages == 4
+
+
 def test_the_oracle_on_the_published_trace() -> None:
     path = Path(__file__).parents[3] / "shared" / "data" / "conversation_trace.jsonl"
     if not path.exists():
