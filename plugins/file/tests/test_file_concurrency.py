@@ -21,6 +21,7 @@ from hicache_core.errors import MisuseError, OpenError
 from hicache_core.types import IoContext, OpenContext, Outcome
 
 BLOCK = 4096
+NAMESPACE = "0123456789abcdef" * 2
 CTX = OpenContext(namespace="5" * 32)
 
 
@@ -257,6 +258,31 @@ def test_a_stopped_process_that_holds_the_account_costs_time_and_no_hang(open_st
     stats = store.backend.stats()
     assert (stats.files, stats.bytes_allocated, stats.exact) == (3, store.allocated(), True)
     assert store.backend._store.space.totals().reserved == 0
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO])
+def test_a_directory_that_cannot_be_read_now_is_not_an_empty_one(open_store, monkeypatch, code):
+    """Taken for empty, its pages would be off the account, and the cap would be passed."""
+    store = open_store(max_size=4 * BLOCK)
+    store.set(*[store.key(n) for n in range(4)])
+    before, real = store.backend.stats(), os.open
+
+    def fail(path, *arguments, **more):
+        if path in walk.LEAVES:
+            raise OSError(code, os.strerror(code), path)
+        return real(path, *arguments, **more)
+
+    store.backend._store.space.mark_dirty()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", fail)
+        for count in (store.backend._store.space.reconcile, store.stored, lambda: store.backend.clear(NAMESPACE)):
+            with pytest.raises(OSError, match=os.strerror(code)):
+                count()
+        assert store.set(store.key(9)) == [Outcome.REJECTED]
+        stats = store.backend.stats()
+        assert (stats.files, stats.bytes_allocated, stats.exact) == (before.files, before.bytes_allocated, False)
+    assert store.backend.stats().exact
+    assert store.set(store.key(9)) == [Outcome.STORED]
 
 
 def test_a_forked_child_keeps_no_lock_of_a_parent_that_died(tmp_path):

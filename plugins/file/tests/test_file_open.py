@@ -193,3 +193,10 @@ def test_a_url_with_a_host_is_refused_without_its_secrets(url):
     with pytest.raises(OptionError) as caught:
         choose_backend(url)
     assert "hunter2" not in str(caught.value)
+
+
+def test_the_home_of_nobody_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match="home of a user"):
+        open_file(FileOptions(root="~nobody-of-this-name/kv"), CTX)
+    assert not list(tmp_path.iterdir())

@@ -146,7 +146,10 @@ def open_directory(root: str, *, allow_symlink: bool = False, create: bool = Tru
         raise OptionError("option root is empty; give the store its own directory, such as root=/var/cache/hicache")
     if "\0" in root:
         raise OptionError(f"option root={root!r} holds a NUL byte")
-    path = os.path.abspath(os.path.expanduser(root))
+    path = os.path.expanduser(root)
+    if path.startswith("~"):
+        raise OptionError(f"option root={root!r} names the home of a user that is not there; write the path in full")
+    path = os.path.abspath(path)
     if os.path.islink(path) and not allow_symlink:
         raise OpenError(
             f"root {path} is a symbolic link to {os.readlink(path)}; name that directory, or set allow_symlink=true"

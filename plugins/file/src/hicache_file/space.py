@@ -131,7 +131,11 @@ class Space:
                         if not total:
                             self._hopeless_until = time.monotonic() + HOPELESS_SECONDS
                         return
-                    totals = self._look_again()
+                    try:
+                        totals = self._look_again()
+                    except OSError as error:  # what cannot be counted is not evicted; the account stays as it is
+                        self._counters.note(error)
+                        return
                     excess = self._excess(totals, need, evicting=total > 0)
                     excess = max(excess, min(at_least - total, totals.used))
                     scan, may_scan, others = False, False, 0
@@ -170,7 +174,7 @@ class Space:
     # -- counting ------------------------------------------------------------------------------------------------
 
     def reconcile(self, deadline: float | None = None) -> None:
-        """Count the tree again. Exact unless another process writes meanwhile. Raises LockTimeout."""
+        """Count the tree again. Exact unless another process writes meanwhile. Raises LockTimeout, OSError."""
         with self._removal.held(deadline):
             self._look_again()
 

@@ -54,6 +54,8 @@ class Store:
                 totals = self.space.totals()
             except LockTimeout:
                 pass  # the numbers stay an upper bound, and `exact` says so
+            except OSError as error:
+                self.counters.note(error)
         counters, limits = self.counters, self.space.limits
         return FileStats(
             files=totals.files,

@@ -6,6 +6,7 @@ that leaf, a regular file. All else is foreign and is neither listed nor counted
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from hicache_file.directory import Directory
 from hicache_file.names import LEAVES, key_of, legal_namespace
 
+_NOT_OURS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM})
 BLOCK = 512
 """Unit of st_blocks in bytes."""
 
@@ -41,6 +43,20 @@ def allocated(status: os.stat_result) -> int:
     return status.st_blocks * BLOCK
 
 
+def _open(directory: Directory, path: str) -> int | None:
+    """A descriptor, or None where no directory of ours is there.
+
+    Raises OSError for what only fails now (no descriptor to be had, a disk that does not read): taken for an empty
+    directory it would make the account too low.
+    """
+    try:
+        return directory.open_directory(path)
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise
+        return None
+
+
 def namespaces(directory: Directory) -> list[str]:
     """Namespaces that have a directory, sorted."""
     # A descriptor of our own: whoever lists through the same one moves its offset, and each would see a part.
@@ -53,10 +69,9 @@ def namespaces(directory: Directory) -> list[str]:
 
 
 def leaves(directory: Directory, namespace: str) -> list[str]:
-    """Leaf directories of a namespace, sorted; empty where it is not there."""
-    try:
-        fd = directory.open_directory(namespace)
-    except OSError:
+    """Leaf directories of a namespace, sorted; empty where it is not there. Raises OSError, see `_open`."""
+    fd = _open(directory, namespace)
+    if fd is None:
         return []
     try:
         return sorted(set(os.listdir(fd)).intersection(LEAVES))
@@ -65,10 +80,9 @@ def leaves(directory: Directory, namespace: str) -> list[str]:
 
 
 def pages(directory: Directory, namespace: str, leaf: str) -> Iterator[Stored]:
-    """The pages in one leaf directory, in no order. What vanishes meanwhile is left out."""
-    try:
-        fd = directory.open_directory(f"{namespace}/{leaf}")
-    except OSError:
+    """The pages in one leaf directory, in no order. What vanishes meanwhile is left out. Raises OSError, see `_open`."""
+    fd = _open(directory, f"{namespace}/{leaf}")
+    if fd is None:
         return
     try:
         with os.scandir(fd) as entries:
@@ -78,7 +92,7 @@ def pages(directory: Directory, namespace: str, leaf: str) -> Iterator[Stored]:
                     continue
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except OSError:
+                except FileNotFoundError:
                     continue
                 if stat.S_ISREG(status.st_mode):
                     path = f"{namespace}/{leaf}/{entry.name}"
