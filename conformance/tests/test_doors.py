@@ -6,9 +6,10 @@ import json
 import pytest
 from broken_answers import CountsInsteadOfRun
 from hicache_conformance import BackendSuite, Target, catalogue, run, stated_reason
-from hicache_conformance.command import FAILED, MISUSED, PASSED, run_command
+from hicache_conformance.command import FAILED, MISUSED, PASSED, UNOPENED, run_command
 from hicache_conformance.report import CaseResult, Report, mark
 from hicache_conformance.suite import tampering
+from hicache_conformance.terminal import print_report
 from rich.console import Console
 from sound_backend import DictDoor, Sound, spec_of
 
@@ -87,6 +88,35 @@ def test_the_command_explains_what_it_cannot_run(name, options, said):
     code, text = written(lambda c: run_command(name, options, cases=QUICK[:1], console=c))
     assert code == MISUSED
     assert said in text
+
+
+def test_a_backend_that_is_none_is_told_once_and_not_by_each_case(monkeypatch):
+    from hicache_core.storage.memory import MemoryBackend
+
+    def bare(self, keys):
+        return 0
+
+    monkeypatch.setattr(MemoryBackend, "batch_exists", bare)
+    code, text = written(lambda c: run_command("memory", {}, console=c))
+    assert code == MISUSED
+    assert text.count("@hookimpl") == text.count("\n") == 1
+
+
+def test_a_store_that_does_not_open_is_told_once(tmp_path):
+    taken = tmp_path / "file"
+    taken.write_text("no directory")
+    options = {"module": "sqlite3", "class_name": "Connection", "database": str(taken / "x")}
+    code, text = written(lambda c: run_command("dynamic", options, console=c))
+    assert code == UNOPENED
+    assert "could not be opened" in text
+
+
+def test_cases_with_one_reason_share_it():
+    stream = io.StringIO()
+    report = Report("x", {}, 1, ("core",), results=[CaseResult(f"case_{n}", "core", "skip", "why") for n in range(3)])
+    print_report(report, Console(file=stream, width=160, no_color=True))
+    assert stream.getvalue().count("why") == 1
+    assert all(f"core/case_{n}" in stream.getvalue() for n in range(3))
 
 
 def test_an_unknown_level_or_case_names_the_nearest():

@@ -111,7 +111,9 @@ def _check_missing(backend: object, found: dict[str, Any], others: list[str]) ->
     kind = type(backend).__name__
     bare = [hook for hook in missing if hook in others]
     if bare:
-        raise HookError(f"{kind}.{bare[0]} is not decorated with @hookimpl, so it is no hook")
+        raise HookError(
+            f"{kind}.{bare[0]} is not decorated with @hookimpl (hicache_core.plugin.spec), so it is no hook"
+        )
     near = [other for hook in missing for other in others if _alike(other, hook)]
     hint = f" Its method {near[0]} is nearly named so." if near else ""
     raise HookError(

@@ -13,13 +13,13 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from rich.console import Console
 
 from hicache_conformance.casebook import catalogue
-from hicache_conformance.runner import run
+from hicache_conformance.runner import open_once, run
 from hicache_conformance.target import Target
 from hicache_conformance.terminal import ProgressView, print_report
 from hicache_core.cli.output import write_json
-from hicache_core.errors import HiCacheError
+from hicache_core.errors import HiCacheError, OpenError
 
-PASSED, FAILED, MISUSED = 0, 1, 2
+PASSED, FAILED, MISUSED, UNOPENED = 0, 1, 2, 3
 
 
 def run_command(
@@ -40,7 +40,7 @@ def run_command(
     options: as text from a command line (strict_options: already typed). Without options the backend's kit makes a
     throwaway store. levels, cases, seed: see `run`. xfail: case id -> reason. json_path: where the JSON report goes;
     `-` is standard output, and nothing else is said there. quiet: no terminal report. Returns 0 (no failure), 1 (a
-    case failed) or 2 (unknown backend, level or option).
+    case failed), 2 (unknown backend, level or option; no backend at all) or 3 (the store does not open).
     """
     complain = console or Console(stderr=True)
     console = console or Console()
@@ -51,6 +51,7 @@ def run_command(
     target = Target(name, dict(options), strict=strict_options, xfail=dict(xfail or {}))
     try:
         total = len(catalogue(chosen)) if cases is None else len(tuple(cases := tuple(cases)))
+        open_once(target)
         with _tidy_hypothesis(), ProgressView(Console(quiet=True) if quiet else console, total) as view:
             report = run(
                 target, levels=chosen, cases=cases, seed=seed, on_start=view.on_start, on_result=view.on_result
@@ -59,7 +60,7 @@ def run_command(
             write_json(report.as_dict(), str(json_path))
     except (HiCacheError, OSError) as error:
         complain.print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
-        return MISUSED
+        return UNOPENED if isinstance(error, OpenError) else MISUSED
     if not quiet:
         print_report(report, console)
     return FAILED if report.failed else PASSED

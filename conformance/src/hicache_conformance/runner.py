@@ -18,8 +18,11 @@ from hicache_conformance.harness import Harness
 from hicache_conformance.report import CaseResult, Report
 from hicache_conformance.target import Resolved, Target
 from hicache_conformance.verdict import CaseFailed, NotApplicable, Skipped
+from hicache_core.errors import HiCacheError
 from hicache_core.plugin.discovery import discover
 from hicache_core.plugin.options import redact
+from hicache_core.plugin.select import BackendChoice, open_backend
+from hicache_core.storage.binding import HookBinding
 from hicache_core.types import PLUGIN_API
 
 CASE_LIMIT = 20.0
@@ -73,6 +76,34 @@ def describe(target: Target, *, seed: int, levels: tuple[str, ...]) -> Report:
         options=redact(resolved.options),
         expected=Counter(case.level for case in catalogue(levels)),
     )
+
+
+def open_once(target: Target) -> None:
+    """Open and close the backend as a session does, so that one that cannot be opened is told once, not by each case.
+
+    Raises what `open_backend` raises. Of an opening that hangs the cases tell.
+    """
+    raised: list[HiCacheError] = []
+
+    def try_it() -> None:
+        directory = Path(tempfile.mkdtemp(prefix="hicache-conformance-"))
+        try:
+            resolved = target.resolve(directory)
+            context = Harness(target, resolved, directory, case="first opening", seed=0, turn=0).context()
+            choice = BackendChoice(resolved.spec, resolved.options, "the suite's target")
+            HookBinding(open_backend(choice, context)).call("close")
+        except HiCacheError as error:
+            raised.append(error)
+        except Exception:  # noqa: BLE001 - what a close raises is for the cases to judge
+            return
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    thread = threading.Thread(target=try_it, daemon=True, name="first opening")
+    thread.start()
+    thread.join(target.patience)
+    if raised:
+        raise raised[0]
 
 
 def undeclared(level: str, resolved: Resolved) -> bool:

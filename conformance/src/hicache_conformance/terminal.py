@@ -27,7 +27,7 @@ _STYLE = {
 
 
 class ProgressView:
-    """A bar over the cases; one line for each that does not pass, as soon as it is known."""
+    """A bar over the cases, on a terminal; the name of each that does not hold, as soon as it is known."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._progress = Progress(
@@ -38,6 +38,7 @@ class ProgressView:
             TextColumn("{task.fields[case]}"),
             console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("conformance", total=total, case="")
 
@@ -53,9 +54,9 @@ class ProgressView:
         self._progress.update(self._task, case=case.id)
 
     def on_result(self, result: CaseResult) -> None:
-        """Advance; say what did not pass."""
+        """Advance; name what did not hold. The report gives the reasons."""
         self._progress.advance(self._task)
-        if result.outcome in ("fail", "error"):
+        if result.outcome in ("fail", "error") and not self._progress.disable:
             self._progress.console.print(_line(result))
 
 
@@ -63,9 +64,12 @@ def print_report(report: Report, console: Console) -> None:
     """Levels, counts, every skip and its reason, versions and seed."""
     console.print(_levels_table(report))
     for outcome in ("fail", "error", "xfail", "skip"):
+        reasons: dict[str, list[CaseResult]] = {}
         for result in report.cases:
             if result.outcome == outcome and result.level not in report.not_declared:
-                console.print(_line(result))
+                reasons.setdefault(_HEX.sub(lambda found: f"{found[0][:8]}…", result.reason), []).append(result)
+        for reason, results in reasons.items():
+            _print_reason(console, reason, results)
     beside: dict[str, list[str]] = {}
     for result in report.results:
         if result.not_applicable:
@@ -90,11 +94,18 @@ def _levels_table(report: Report) -> Table:
     return table
 
 
-def _line(result: CaseResult) -> Text:
-    reason = _HEX.sub(lambda found: f"{found[0][:8]}…", result.reason)
-    return Text.assemble(
-        (f"  {result.outcome:5}", _STYLE[result.outcome]),
-        f" {result.level}/",
-        (result.id, "bold"),
-        f": {reason}",
+def _print_reason(console: Console, reason: str, results: list[CaseResult]) -> None:
+    """One case and its reason, or the cases that share a reason beneath it."""
+    if len(results) == 1:
+        console.print(_line(results[0]).append(f": {reason}"), soft_wrap=True)
+        return
+    outcome = results[0].outcome
+    console.print(
+        Text.assemble((f"  {outcome:5}", _STYLE[outcome]), f" {len(results)} cases: {reason}"), soft_wrap=True
     )
+    for result in results:
+        console.print(f"          {result.level}/{result.id}", highlight=False, soft_wrap=True)
+
+
+def _line(result: CaseResult) -> Text:
+    return Text.assemble((f"  {result.outcome:5}", _STYLE[result.outcome]), f" {result.level}/", (result.id, "bold"))
