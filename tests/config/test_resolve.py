@@ -4,58 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
-import msgspec
 import pytest
 
-from hicache_core.config import corrections, merge
 from hicache_core.config.corrections import Correction
 from hicache_core.config.explain import explain
 from hicache_core.config.load import ResolvedConfig, resolve
 from hicache_core.config.model import HiCacheConfig
 from hicache_core.config.names import FIELDS, VARIABLES, flag, variable
 from hicache_core.errors import ConfigError, OptionError, UnknownNameError
-from hicache_core.plugin import select
-from hicache_core.types import BackendSpec, Capabilities
 
 ON = {"enable_hierarchical_cache": True}
-
-
-class DiskOptions(msgspec.Struct, kw_only=True):
-    root: Annotated[str, msgspec.Meta(description="directory")] = "/x"
-    depth: int = 1
-    secret_key: str = ""
-    page_only: bool = False
-
-
-class WrapOptions(msgspec.Struct, kw_only=True):
-    PASSTHROUGH: ClassVar[str] = "rest"
-    inner: str = "disk"
-    rest: dict[str, Any] = {}
-
-
-def layouts(options: DiskOptions) -> Capabilities:
-    return Capabilities(layouts=("page_first", "page_first_direct") if options.page_only else None)
-
-
-SPECS = {
-    "disk": BackendSpec("disk", "a fake", DiskOptions, "nowhere:open", capabilities=layouts),
-    "wrap": BackendSpec("wrap", "a fake", WrapOptions, "nowhere:open"),
-}
-
-
-def find_fake(name: str) -> BackendSpec:
-    if name not in SPECS:
-        raise UnknownNameError("backend", name, SPECS)
-    return SPECS[name]
-
-
-@pytest.fixture(autouse=True)
-def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "find_backend", find_fake)
-    monkeypatch.setattr(select, "find_backend", find_fake)
-    monkeypatch.setattr(corrections, "_reported", set())
 
 
 def resolved(flags: dict[str, Any] | None = None, env: dict[str, str] | None = None, **more: Any) -> ResolvedConfig:
@@ -82,7 +42,7 @@ def test_defaults_are_todays() -> None:
     assert found.corrections == []
 
 
-def test_the_surveys_defaults_by_compat() -> None:
+def test_sglangs_defaults_by_compat() -> None:
     found = resolved({"compat": "sglang-2026-06", "prefetch_timeout_base": 0.5})
     config = found.config
     assert (config.hicache_mem_layout, config.hicache_ratio) == ("layer_first", 2.0)
@@ -124,7 +84,7 @@ def test_every_setting_has_its_own_flag_and_variable(name: str) -> None:
     assert VARIABLES[variable(name)] == name
 
 
-def test_surveys_spellings() -> None:
+def test_sglangs_spellings() -> None:
     flags = {"enable-hicache": True, "--hicache-mem-layout": "page_head", "radix-eviction-policy": "lfu"}
     found = resolve(flags, env={})
     assert (found.config.hicache_mem_layout, found.config.eviction_policy) == ("page_head", "lfu")
@@ -368,34 +328,6 @@ def test_each_correction_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert [r.getMessage() for r in caplog.records] == [
         "hicache_mem_layout: page_first becomes page_first_direct: direct needs each layer of a page in one piece"
     ]
-
-
-def test_explain_tells_value_source_and_correction() -> None:
-    flags = {
-        "hicache_storage_backend": "disk",
-        "hicache_io_backend": "direct",
-        EXTRA: {"secret_key": "hunter2", "depth": 3},
-    }
-    rows = {row.name: row for row in explain(resolved(flags, {"HICACHE_PAGE_SIZE": "32"}))}
-    assert set(FIELDS) - {"hicache_storage_backend_options"} <= set(rows)
-    assert (rows["page_size"].value, rows["page_size"].source) == (32, "environment HICACHE_PAGE_SIZE")
-    assert (rows["page_size"].flag, rows["page_size"].variable) == ("--page-size", "HICACHE_PAGE_SIZE")
-    layout = rows["hicache_mem_layout"]
-    assert (layout.value, layout.source, layout.overridden) == (
-        "page_first_direct",
-        "correction",
-        ("page_first (default)",),
-    )
-    assert "one piece" in layout.correction
-    assert (rows["backend.depth"].value, rows["backend.root"].source) == (3, "default")
-    assert rows["backend.secret_key"].value == "***"
-    assert "hunter2" not in str(rows)
-
-
-def test_explain_hides_the_password_of_a_url() -> None:
-    rows = {r.name: r for r in explain(resolved({"hicache_storage_backend": "disk://?secret_key=hunter2&depth=2"}))}
-    assert "hunter2" not in str(rows)
-    assert (rows["backend.depth"].value, rows["backend.depth"].source) == (2, "url")
 
 
 def test_without_looking_for_the_backend() -> None:

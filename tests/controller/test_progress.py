@@ -10,9 +10,9 @@ def test_patience_grows_with_tokens_up_to_its_cap() -> None:
     assert patience(today, 0) == 1.0
     assert patience(today, 4096) == 2.0
     assert patience(today, 1 << 20) == 257.0
-    survey = HiCacheConfig(prefetch_timeout_base=2.0, prefetch_timeout_per_ki_token=0.1, prefetch_timeout_max=30.0)
-    assert patience(survey, 1024) == pytest.approx(2.1)
-    assert patience(survey, 1 << 20) == 30.0
+    sglang = HiCacheConfig(prefetch_timeout_base=2.0, prefetch_timeout_per_ki_token=0.1, prefetch_timeout_max=30.0)
+    assert patience(sglang, 1024) == pytest.approx(2.1)
+    assert patience(sglang, 1 << 20) == 30.0
 
 
 def test_policies() -> None:
