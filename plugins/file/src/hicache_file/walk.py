@@ -80,7 +80,7 @@ def leaves(directory: Directory, namespace: str) -> list[str]:
 
 
 def pages(directory: Directory, namespace: str, leaf: str) -> Iterator[Stored]:
-    """The pages in one leaf directory, in no order. What vanishes meanwhile is left out. Raises OSError, see `_open`."""
+    """The pages in one leaf directory, in no order, but for what vanishes meanwhile. Raises OSError, see `_open`."""
     fd = _open(directory, f"{namespace}/{leaf}")
     if fd is None:
         return
