@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -14,6 +15,8 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]
 )
 PAGES = [page for page in PAGES if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)]
+
+OURS = {"hicache_core", "hicache_file", "hicache_conformance", "hicache_engine"}
 
 
 def test_the_reference_is_current() -> None:
@@ -30,6 +33,15 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = [target for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in target]
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing, f"{page.name} links to {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_blocks_parse_and_import_what_exists(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in OURS:
+                pytest.importorskip(str(node.module).partition(".")[0], reason="another distribution")
+                exec(compile(ast.Module([node], []), str(page), "exec"), {})  # noqa: S102 - an import of ours
 
 
 def test_the_readme_names_two_set_up_commands() -> None:
