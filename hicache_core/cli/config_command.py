@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from hicache_core.cli.choices import AsJson, Assignments
 from hicache_core.cli.output import out, print_json, table
@@ -39,20 +43,30 @@ def explain_config(
     flags: dict[str, Any] = dict(split_assignments(setting or [], where="--set"))
     if backend is not None:
         flags["hicache_storage_backend"] = backend
-    resolved = resolve(flags, backend_options=split_assignments(option or []), file=config)
+    with _unlogged():
+        resolved = resolve(flags, backend_options=split_assignments(option or []), file=config)
     rows = [row for row in explain(resolved) if not changed or row.source != "default"]
     if as_json:
         print_json({"settings": rows, "unknown_variables": resolved.unknown_variables})
         return
-    shown = [
-        (
-            row.name,
-            "none" if row.value is None else row.value,
-            row.source,
-            "\n".join((*row.overridden, row.correction)),
-        )
-        for row in rows
-    ]
-    out.print(table("Configuration", ("setting", "value", "from", "replaced or corrected"), shown))
+    shown = [(row.name, "none" if row.value is None else row.value, row.source) for row in rows]
+    out.print(table("Configuration", ("setting", "value", "from"), shown, whole=(0,)))
+    for row in rows:
+        if row.correction:
+            out.print(f"[yellow]corrected[/] {escape(row.correction)}")
+        for replaced in row.overridden:
+            out.print(f"[dim]replaced[/] {row.name}: {escape(replaced)}")
     for name in resolved.unknown_variables:
         out.print(f"[yellow]note[/] the variable {name} is read by no one here")
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Corrections are part of what is shown, so that they need not be logged as well."""
+    log = logging.getLogger("hicache_core.config")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

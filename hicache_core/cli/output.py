@@ -33,15 +33,22 @@ class Exit(IntEnum):
 
 
 def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[int] = (),
+    whole: Sequence[int] = (),
 ) -> Table:
-    """A rich table; `right` holds the indices of columns to align right.
+    """A rich table; `right` holds the indices of columns to align right, `whole` those whose cells never break.
 
     A cell is shown as it is: text from a plugin or a path may hold brackets. Styled cells are `Text`.
     """
     made = Table(title=title, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
-        made.add_column(column, justify="right" if index in right else "left", overflow="fold")
+        made.add_column(
+            column, justify="right" if index in right else "left", overflow="fold", no_wrap=index in whole
+        )
     for row in rows:
         made.add_row(*(cell if isinstance(cell, Text) else Text("" if cell is None else str(cell)) for cell in row))
     return made

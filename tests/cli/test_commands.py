@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from rich.console import Console
 
 from hicache_core.cli import doctor_command
 from hicache_core.cli.output import check_report_file
@@ -117,6 +118,18 @@ def test_config_explain_says_where_each_value_came_from(hicache, tmp_path):
     assert (rows["hicache_ratio"]["value"], rows["hicache_ratio"]["source"].split()[0]) == (4.0, "flag")
     assert rows["prefetch_threshold"]["source"].startswith("environment")
     assert rows["hicache_write_policy"]["source"] == "default"
+
+
+def test_config_explain_breaks_no_name_in_80_columns(hicache, monkeypatch):
+    monkeypatch.setattr("hicache_core.cli.config_command.out", Console(width=80, highlight=False))
+    given = ["enable-hierarchical-cache=true", "hicache-size=0.001", "hicache-ratio=3"]
+    done = hicache("config", "explain", *(word for one in given for word in ("--set", one)))
+    assert done.code == 0
+    assert done.err == ""
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert "disaggregation_decode_enable_offload_kvcache" in done.out
+    assert "corrected hicache_ratio: 3.0 is left out" in done.out
+    assert "replaced hicache_ratio: 3.0" in done.out
 
 
 def test_config_explain_refuses_a_page_size_that_is_no_power_of_two(hicache):
