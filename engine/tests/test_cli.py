@@ -13,6 +13,9 @@ from hicache_engine.flags import engine_options
 from hicache_engine.spinning import limit_spinning
 
 from hicache_core.cli.explain_command import load_identity
+from hicache_core.offline.explain import explain_prefix
+from hicache_core.offline.raw import RawStore
+from hicache_core.plugin.select import choose_backend
 
 SMALL = ["--model", "random", "--device-tokens", "1024", "--max-tokens", "8"]
 
@@ -79,6 +82,21 @@ def test_the_identity_is_that_of_the_stored_pages(run, tmp_path):
     (tmp_path / "identity.json").write_text(out)
     assert code == 0
     assert (root / load_identity(tmp_path / "identity.json").namespace()).is_dir()
+
+
+def test_explain_finds_every_page_of_the_prompt_that_tokens_writes(run, tmp_path):
+    words = ["--model", "random", "--backend", "file", "-o", f"root={tmp_path / 'store'}"]
+    (tmp_path / "prompt.txt").write_text("x" * 200)
+    question = f"@{tmp_path / 'prompt.txt'}"
+    run("chat", *words, "--max-tokens", "4", "--system", "be brief", "--prompt", question)
+    (tmp_path / "identity.json").write_text(run("identity", *words)[1])
+    code, out, _ = run("tokens", "--model", "random", "--system", "be brief", question)
+    assert code == 0
+    with RawStore(choose_backend("file", {"root": str(tmp_path / "store")})) as store:
+        rows = explain_prefix(store, load_identity(tmp_path / "identity.json"), json.loads(out))
+    assert len(rows) > 12
+    assert {row.state for row in rows[:-1]} == {"stored"}
+    assert json.loads(run("tokens", "--model", "random", "--raw", "ab")[1]) == [97, 98]
 
 
 @pytest.mark.parametrize(

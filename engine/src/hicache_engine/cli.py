@@ -91,6 +91,25 @@ def identity(options: EngineOptions) -> None:
 
 
 @app.command()
+def tokens(
+    prompt: Annotated[str, typer.Argument(metavar="TEXT", help="the question; @FILE reads it from a file")],
+    model: Annotated[str, typer.Option("--model", help="smollm2, random, or the path of a Llama GGUF")] = "smollm2",
+    system: Annotated[str | None, typer.Option("--system", help="the system message")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="the text as it is, without the chat template: what /v1/completions reads")
+    ] = False,
+) -> None:
+    """Token ids of a question as chat asks it, as JSON: what `hicache explain --tokens` reads."""
+    from .loading import load_tokenizer
+
+    text, tokenizer = _text(prompt, "TEXT"), load_tokenizer(model)
+    if not raw:
+        opening = [{"role": "system", "content": system}] if system else []
+        text = tokenizer.render([*opening, {"role": "user", "content": text}])
+    out.out(msgspec.json.encode(tokenizer.encode(text).tolist()).decode())
+
+
+@app.command()
 @flags.takes_engine_options(
     only=("model", "dtype", "device", "threads", "chunk", "page_size", "hicache_mem_layout", "hicache_io_backend"),
     hicache_storage_prefetch_policy="wait_complete",
@@ -139,13 +158,13 @@ def _started(options: EngineOptions, *, quiet: bool = False) -> Any:
     return engine
 
 
-def _text(given: str) -> str:
+def _text(given: str, where: str = "--prompt") -> str:
     if not given.startswith("@"):
         return given
     try:
         return Path(given[1:]).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--prompt {given}: {error}") from error
+        raise ConfigError(f"{where} {given}: {error}") from error
 
 
 def main() -> None:

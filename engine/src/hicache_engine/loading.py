@@ -66,6 +66,14 @@ def load_model(source: str = "smollm2", *, dtype: str = "float32", device: str =
     return _from_file(smollm2_path() if source == "smollm2" else _existing(source), dtype, place)
 
 
+def load_tokenizer(source: str = "smollm2") -> TextTokenizer:
+    """The tokenizer of a model alone. Raises ModelFileError as `load_model` does."""
+    if source == "random":
+        return ByteTokenizer()
+    with GGUFFile(smollm2_path() if source == "smollm2" else _existing(source)) as file:
+        return BpeTokenizer(file.metadata)
+
+
 def _existing(source: str) -> Path:
     path = Path(source).expanduser()
     if not path.is_file():
