@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import logging
 import random
 from collections.abc import Iterator
@@ -145,12 +146,18 @@ def test_page_bytes_that_cannot_be(page_bytes: int) -> None:
 @pytest.mark.parametrize("page_tokens", [1, 2, 3, 512])
 def test_every_size_of_page_is_refused_or_replayed(page_tokens: int) -> None:
     sizes = [2, 4, 8, 12, 24, 2 * page_tokens, 3 * page_tokens, 8 * page_tokens]
+    replayed = set()
     for page_bytes in sizes:
         try:
             geometry = replay_geometry(page_bytes, page_tokens)
         except ConfigError:
             continue
-        PageContent(page_bytes).write(NumpyDevicePool(geometry, 1), np.array([0]), ["ab" * 32])
+        pool, content = NumpyDevicePool(geometry, 1), PageContent(page_bytes)
+        content.write(pool, np.array([0]), ["ab" * 32])
+        assert content.wrong(pool, np.array([0]), ["ab" * 32]) == 0
+        replayed.add(page_bytes)
+    fits = page_tokens != 3  # a page is a power of two tokens
+    assert replayed == {size for size in sizes if fits and size % math.lcm(2 * page_tokens, 8) == 0}
 
 
 @pytest.mark.parametrize(("l1", "l2"), [(10**9, 1), (1, 10**9), (10**20, 10**20)])
