@@ -3,11 +3,11 @@
     python kill_writer.py ROOT --rounds 200 [--max-size BYTES] [--page-bytes BYTES] [--seed N]
 
 After every kill the store is opened again: every page that can be read must be whole, nothing of the dead writer may
-be left, and the account must equal a scan. Prints a JSON report; the exit code is 1 where anything was wrong.
+be left, and the account must equal a scan. Prints a JSON report; the exit code is 1 where anything was wrong. The
+pages are sealed, so `hicache store verify -b file -o root=ROOT` can judge them again afterwards.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import random
@@ -19,30 +19,33 @@ from hicache_file.backend import FileBackend, open_file
 from hicache_file.offline import usage
 from hicache_file.options import FileOptions
 
+from hicache_core.seal import SEAL_BYTES, Sealer, inspect
 from hicache_core.types import IoContext, OpenContext, Outcome
 
 CTX = OpenContext(namespace="5" * 32)
-DIGEST = 32
 KEYS = 400
 
 
-def page(seed, nbytes):
-    """A page that can be checked by itself: digest, then payload."""
-    payload = random.Random(seed).randbytes(nbytes)
-    return [memoryview(hashlib.sha256(payload).digest()), memoryview(payload)]
+def sealed(sealer, key, payload):
+    """A page of this key: seal, then payload."""
+    seal = memoryview(bytearray(SEAL_BYTES))
+    sealer.stamp(key, [payload], seal)
+    return [seal, payload]
 
 
 def write_for_ever(options, nbytes, seed, said):
     """What the victim does: batches, replacements and deletions from two threads, telling after each batch."""
     backend = open_file(options, CTX)
-    pages = [page(n, nbytes + n * 37) for n in range(32)]
+    sealer = Sealer(CTX.namespace)
+    payloads = [memoryview(random.Random(n).randbytes(nbytes + n * 37)) for n in range(32)]
 
     def work(number):
         rng = random.Random(seed * 2 + number)
         while True:
             keys = [f"{CTX.namespace}/{rng.randrange(KEYS):064x}" for _ in range(8)]
             replace = rng.random() < 0.3
-            backend.batch_set(keys, [rng.choice(pages) for _ in keys], IoContext(replace=replace))
+            pages = [sealed(sealer, key, rng.choice(payloads)) for key in keys]
+            backend.batch_set(keys, pages, IoContext(replace=replace))
             if rng.random() < 0.1:
                 backend.delete(keys[:2], IoContext())
             os.write(said, b".")
@@ -59,8 +62,9 @@ def check(backend: FileBackend, root):
         for key, nbytes, _ in entries:
             buffer = bytearray(nbytes)
             [outcome] = backend.batch_get([key], [[memoryview(buffer)]], IoContext())
-            if outcome is not Outcome.HIT or hashlib.sha256(buffer[DIGEST:]).digest() != buffer[:DIGEST]:
-                complaints.append(f"torn page {key}: {outcome.value}, {nbytes} bytes")
+            judged = inspect(key, buffer) if outcome is Outcome.HIT else None
+            if judged is None or judged.outcome is not Outcome.HIT:
+                complaints.append(f"torn page {key}: {judged.reason if judged else outcome.value}, {nbytes} bytes")
             read += 1
         if cursor is None:
             break
