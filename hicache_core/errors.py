@@ -44,8 +44,7 @@ class UnknownNameError(ConfigError, LookupError):
         names = sorted(known)
         message = f"unknown {kind} {name!r}"
         near = nearest(name, names)
-        if near:
-            message += f"; did you mean {near!r}?"
+        message += f"; did you mean {near!r}?" if near else "."
         message += f" Known: {', '.join(names) or 'none'}."
         super().__init__(f"{message} {hint}".rstrip())
         self.name, self.known = name, names

@@ -8,7 +8,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from hicache_core.cli.choices import AsJson
+from hicache_core.cli.choices import AsJson, Assignments, chosen
 from hicache_core.cli.output import Exit, out, print_json, table
 from hicache_core.plugin.discovery import FoundBackend, discover, find_backend
 from hicache_core.plugin.options import describe_options
@@ -50,11 +50,17 @@ def list_backends(as_json: AsJson = False) -> None:
 
 
 @group.command("show")
-def show(name: Annotated[str, typer.Argument(help="a backend's name")], as_json: AsJson = False) -> None:
-    """One backend: options with defaults and help, capabilities, what it needs."""
+def show(
+    name: Annotated[str, typer.Argument(help="a backend's name")],
+    option: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """One backend: options with defaults and help, what it needs, and its capabilities (under the options given)."""
     spec = find_backend(name)
     options = describe_options(spec.options)
     fixed = spec.capabilities if isinstance(spec.capabilities, Capabilities) else None
+    if option:
+        fixed = chosen(name, option).capabilities
     if as_json:
         print_json(
             {
@@ -83,7 +89,8 @@ def show(name: Annotated[str, typer.Argument(help="a backend's name")], as_json:
     rows = [(o.name, o.type, "required" if o.required else _shown(o.default), o.help) for o in options]
     out.print(table("Options", ("name", "type", "default", "meaning"), rows))
     if fixed is None:
-        out.print("Capabilities depend on the options.")
+        required = " ".join(f"-o {o.name}=…" for o in options if o.required)
+        out.print(f"Capabilities depend on the options; give them to see which: {required or '-o NAME=VALUE'}")
     else:
         out.print(table("Capabilities", ("name", "value"), list(msgspec.structs.asdict(fixed).items())))
 

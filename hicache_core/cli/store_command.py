@@ -145,7 +145,7 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove namespaces, old pages, or damaged pages."""
+    """Remove namespaces, old pages, or damaged pages: whatever any of the rules given names."""
     age = parse_age(older_than) if older_than else None
     rule = GcRule(frozenset(namespace or ()), age, corrupt, mac_key_file.read() if mac_key_file else None)
     if not rule:
@@ -154,6 +154,8 @@ def gc(
     with RawStore(chosen(backend, option)) as store:
         objects = list(_counted(store.scan(None), "listing"))
         result.scanned = len(objects)
+        for absent in sorted(rule.namespaces - {stored.namespace for stored in objects}):
+            err.print(f"nothing is stored under the namespace {escape(repr(absent))}")
         with progress() as bar:
             tracked = bar.track(objects, description="collect")
             picked = choose(store, tracked, rule, time.time(), result)

@@ -36,10 +36,20 @@ def test_backends_show_has_help_for_every_option(hicache):
         assert hicache("backends", "show", name).code == 0
 
 
+def test_backends_show_tells_capabilities_that_depend_on_options(hicache):
+    words = ("backends", "show", "fault")
+    assert "-o inner=" in hicache(*words).out
+    assert hicache(*words, "--json").json["capabilities"] is None
+    assert hicache(*words, "-o", "inner=memory", "--json").json["capabilities"]["scan"] is True
+    assert "reports_exists" in hicache(*words, "-o", "inner=memory").out
+    assert hicache(*words, "-o", "inner=memroy").code == 2
+
+
 def test_an_unknown_backend_names_the_nearest(hicache):
     done = hicache("backends", "show", "memroy")
     assert done.code == 2
     assert "'memory'" in done.err
+    assert "unknown backend 'nothing'. Known: " in hicache("backends", "show", "nothing").err
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,14 @@ def test_gc_removes_only_what_it_was_told_to(hicache, tmp_path):
     assert len(hicache("store", "ls", *options).json) == 4
 
 
+def test_gc_says_that_a_namespace_is_empty(hicache, tmp_path):
+    put(tmp_path / "kv")
+    done = hicache("store", "gc", "--backend", "file", "-o", f"root={tmp_path / 'kv'}", "-n", "typo")
+    assert done.code == 0
+    assert "'typo'" in done.err
+    assert "removed 0 of 5" in done.out
+
+
 def test_gc_without_a_rule_removes_nothing(hicache, tmp_path):
     root = tmp_path / "kv"
     put(root)
