@@ -14,6 +14,7 @@ from hicache_engine.errors import ModelFileError
 from hicache_engine.flags import engine_options
 
 import hicache_core.weights as identity
+from hicache_core.errors import ConfigError
 
 PAGE = 64
 
@@ -49,6 +50,23 @@ def test_the_report_has_what_it_promises(report):
         assert case["text_equal"] is True
         assert sum(case["tokens_by_tier"].values()) == report["prompt_tokens"]
         assert case["reason"]
+
+
+def test_a_folder_that_is_not_the_demos_keeps_what_it_has(tmp_path):
+    kept = tmp_path / "work" / "thesis.txt"
+    kept.parent.mkdir()
+    kept.write_text("years")
+    with pytest.raises(ConfigError, match="no demo made it"):
+        Demo(tmp_path, engine_options(model="random"), rounds=1, min_ratio=0.0, say=print).run()
+    assert kept.read_text() == "years"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["work"]
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, out):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--out .*file.* cannot be written"):
+        Demo(tmp_path / out, engine_options(model="random"), rounds=1, min_ratio=0.0, say=print).run()
 
 
 def test_a_process_that_fails_is_told_with_what_it_said(tmp_path):

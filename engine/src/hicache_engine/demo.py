@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from hicache_core.errors import ConfigError
+
 from .demo_cases import Cases
 from .demo_damage import page_files
 from .demo_process import Stage
@@ -23,6 +25,8 @@ from .demo_worker import Answer, Life, Say, WorkerResult
 from .settings import EngineOptions
 
 QUESTION = "\n\nIn two sentences: why did the keeper trust the date on a page more than the word that led him to it?"
+MARKER = ".hicache-demo"
+"""Says that a folder is the demo's, whose content it may remove."""
 MOST_DIFFERENCE = 1e-3
 """Of logits, where the resumed part is computed in other pieces than before."""
 
@@ -36,11 +40,10 @@ class Demo:
         self.stage = Stage(out, options, text + QUESTION)
 
     def run(self) -> dict[str, Any]:
-        """Everything; the report, also written to report.json. Raises DemoError where a process fails."""
+        """Everything; the report, also written to report.json. Raises DemoError where a process fails, ConfigError
+        where the folder cannot be made, or holds what no demo has written."""
         began, stage = time.monotonic(), self.stage
-        for name in ("store", "cases", "work"):
-            shutil.rmtree(stage.out / name, ignore_errors=True)
-        stage.out.mkdir(parents=True, exist_ok=True)
+        self._clear(stage.out)
         cold = self._writer()
         report = self._reader(cold)
         report["cases"] = Cases(stage, cold, self.say).run()
@@ -50,6 +53,22 @@ class Demo:
         data = msgspec.json.format(msgspec.json.encode(report), indent=2)
         (stage.out / "report.json").write_bytes(data + b"\n")
         return report
+
+    def _clear(self, out: Path) -> None:
+        """Make the folder, and remove what an earlier demo has left there, but nothing that is someone else's."""
+        marker, made = out / MARKER, [out / name for name in ("store", "cases", "work")]
+        theirs = [path for path in made if path.exists()]
+        if theirs and not marker.exists():
+            raise ConfigError(
+                f"--out {out}: {theirs[0]} is there and no demo made it ({marker} is not there); name another folder"
+            )
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+        except OSError as error:
+            raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from error
+        for path in theirs:
+            shutil.rmtree(path, ignore_errors=True)
 
     def _writer(self) -> WorkerResult:
         self.say("process A: answers the prompt, stores its KV, ends")
