@@ -103,6 +103,16 @@ def test_explain_finds_every_page_of_the_prompt_that_tokens_writes(run, tmp_path
     ("words", "says"),
     [
         (["--model", "/no/such.gguf"], "/no/such.gguf does not exist"),
+        (["--model", "/tmp"], "/tmp is no file"),
+        (["--model", ""], "the model file '' is no file"),
+        (["--model", "random", "--threads", "-1"], "threads"),
+        (["--model", "random", "--threads", "100000"], "threads"),
+        (["--model", "random", "--seed", str(2**70)], "seed"),
+        (["--model", "random", "--device", "meta"], "device 'meta' cannot be used"),
+        (["--model", "random", "--device-tokens", str(10**12)], "device pool of"),
+        (["--model", "random", "--prompt", "\ud800"], "not UTF-8"),
+        (["--model", "random", "--system", "\ud800"], "not UTF-8"),
+        (["--model", "random", "--prompt", "@/bin/sh"], "--prompt @/bin/sh"),
         (["--model", "random", "--backend", "fil"], "did you mean 'file'"),
         (["--model", "random", "--backend", "file", "-o", "rooot=/tmp"], "root"),
         (["--model", "random", "--backend", "file", "-o", "root"], "-o: 'root' is not of the form NAME=VALUE"),
@@ -124,6 +134,13 @@ def test_bad_input_is_one_clear_message(run, words, says):
     assert err.startswith("error:")
     assert says in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("port", ["-1", "65536"])
+def test_a_port_that_cannot_be_is_refused_before_the_model_loads(run, port):
+    code, _, err = run("serve", "--model", "/no/such.gguf", "--port", port)
+    assert code == 2
+    assert "--port" in err
 
 
 def test_settings_come_from_file_and_environment_too(monkeypatch, tmp_path):

