@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hicache_core.controller.reasons import Reason
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]
@@ -64,4 +66,10 @@ def test_coverage_names_tests_that_exist() -> None:
     paths = re.findall(r"`((?:tests|plugins|conformance|engine|benchmarks|docs|examples)/[\w/.-]+)`", text)
     assert paths, "docs/coverage.md names no test"
     missing = [path for path in paths if not (ROOT / path).exists()]
+    assert not missing, missing
+
+
+def test_the_operators_guide_explains_every_reason() -> None:
+    text = (ROOT / "docs/guides/operate.md").read_text()
+    missing = [reason.value for reason in Reason if f"`{reason.value}`" not in text]
     assert not missing, missing
