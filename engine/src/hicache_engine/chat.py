@@ -75,7 +75,7 @@ class Chat:
             return
         sys.stdout.write("\n")
         parts = [f"{tokens} {tier}" for tier, tokens in usage.by_tier.items() if tokens]
+        why = f"; hits ended by {usage.ended}" if usage.ended else ""
         ttft = "" if end.ttft is None else f", first token after {end.ttft * 1e3:.0f} ms"
-        err.print(
-            f"[dim]{usage.prompt_tokens} prompt tokens ({', '.join(parts)}){ttft}, {usage.completion_tokens} new[/]"
-        )
+        came = ", ".join(parts) + why
+        err.print(f"[dim]{usage.prompt_tokens} prompt tokens ({came}){ttft}, {usage.completion_tokens} new[/]")
