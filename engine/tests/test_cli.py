@@ -192,3 +192,8 @@ def test_openmp_spins_briefly_unless_told_otherwise():
     assert int(free["GOMP_SPINCOUNT"]) < 10_000
     assert counted == {"GOMP_SPINCOUNT": "9"}
     assert passive == {"OMP_WAIT_POLICY": "passive"}
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, hicache_engine.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

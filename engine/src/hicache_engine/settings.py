@@ -1,17 +1,20 @@
-"""Everything that decides what an engine is, as one value that can be written down and handed to another process."""
+"""Everything that decides what an engine is, as one value that can be written down and handed to another process.
+
+torch is imported when a model is loaded: `--help` and a wrong option need not wait for it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
 from hicache_core.config.model import HiCacheConfig
 
-from .engine import Engine, use_threads
-from .loading import LoadedModel, load_model
-from .scheduler import SchedulerSettings
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .loading import LoadedModel
 
 PAGE_SIZE = 16
 """Tokens per page unless told otherwise: small, so that a short prompt has many."""
@@ -38,6 +41,9 @@ class EngineOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def load(self) -> LoadedModel:
         """The model alone. Raises ModelFileError and ConfigError as `load_model` does."""
+        from .engine import use_threads
+        from .loading import load_model
+
         use_threads(
             self.threads or (1 if self.model == "random" else None)
         )  # its matrices are not worth a second one
@@ -45,6 +51,9 @@ class EngineOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def build(self, model: LoadedModel | None = None) -> Engine:
         """The engine, on `model` where it has been loaded before. Raises what `Engine` raises."""
+        from .engine import Engine
+        from .scheduler import SchedulerSettings
+
         return Engine(
             model or self.load(),
             self.cache,
