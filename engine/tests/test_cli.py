@@ -197,3 +197,11 @@ def test_openmp_spins_briefly_unless_told_otherwise():
 def test_help_does_not_wait_for_torch():
     code = "import sys, hicache_engine.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_help_names_every_flag_whole_in_80_columns(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run("serve", "--help")
+    assert code == 0
+    assert "…" not in out
+    assert {"--hicache-storage-backend-extra-config", "--hicache-storage-prefetch-policy"} <= set(out.split())

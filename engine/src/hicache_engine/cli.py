@@ -21,7 +21,7 @@ app = typer.Typer(
     name="hicache-engine",
     help="The reference engine of hicache: a real small language model over the whole KV-cache hierarchy.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # its tables cut long flags off in 80 columns
     pretty_exceptions_enable=False,
 )
 
@@ -41,7 +41,7 @@ def _root(
     """The reference engine of hicache: a real small language model over the whole KV-cache hierarchy."""
 
 
-@app.command()
+@app.command(short_help="talk to the model in the terminal")
 @flags.takes_engine_options(without=("max_running", "enable_cache_report"))
 def chat(
     options: EngineOptions,
@@ -70,7 +70,7 @@ def chat(
             talk.loop()
 
 
-@app.command()
+@app.command(short_help="serve it over HTTP as OpenAI's API does")
 @flags.takes_engine_options()
 def serve(
     options: EngineOptions,
@@ -83,7 +83,7 @@ def serve(
     serve_forever(_started(options), host=host, port=port, report=options.cache.enable_cache_report)
 
 
-@app.command()
+@app.command(short_help="what stored pages depend on, for `hicache explain`")
 @flags.takes_engine_options(without=("max_running", "enable_cache_report"))
 def identity(options: EngineOptions) -> None:
     """What the stored pages of this engine depend on, as JSON: what `hicache explain --identity` reads."""
@@ -92,7 +92,7 @@ def identity(options: EngineOptions) -> None:
         print_json(dataclasses.asdict(engine.identity if session is None else session.identity))
 
 
-@app.command()
+@app.command(short_help="token ids of a prompt, for `hicache explain`")
 def tokens(
     prompt: Annotated[str, typer.Argument(metavar="TEXT", help="the question; @FILE reads it from a file")],
     model: Annotated[str, typer.Option("--model", help="smollm2, random, or the path of a Llama GGUF")] = "smollm2",
@@ -111,7 +111,7 @@ def tokens(
     out.out(msgspec.json.encode(tokenizer.encode(text).tolist()).decode())
 
 
-@app.command()
+@app.command(short_help="a process answers from the pages of a dead one")
 @flags.takes_engine_options(
     only=("model", "dtype", "device", "threads", "chunk", "page_size", "hicache_mem_layout", "hicache_io_backend"),
     hicache_storage_prefetch_policy="wait_complete",

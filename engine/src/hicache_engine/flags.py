@@ -23,63 +23,60 @@ from hicache_core.tree.eviction import policy_names
 
 from .settings import PAGE_SIZE, EngineOptions
 
-_HIERARCHY, _ENGINE = "KV-cache hierarchy", "Model and engine"
-
-
-def _engine(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=_ENGINE, **more)
-
-
-def _cache(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=_HIERARCHY, **more)
-
-
 ENGINE_FLAGS: dict[str, Any] = {
-    "model": Annotated[str, _engine("--model", help="smollm2, random, or the path of a Llama GGUF")],
-    "dtype": Annotated[str, _engine("--dtype", help="float32, bfloat16 or float16, of weights and KV")],
-    "device": Annotated[str, _engine("--device", help="a torch device: cpu, cuda, cuda:1")],
-    "seed": Annotated[int, _engine("--seed", help="weights of --model random")],
-    "threads": Annotated[int | None, _engine("--threads", help="torch's threads; torch's own choice without it")],
-    "chunk": Annotated[int, _engine("--chunk", help="tokens of one prefill pass")],
-    "max_running": Annotated[int, _engine("--max-running", help="sequences at once")],
-    "device_tokens": Annotated[int, _engine("--device-tokens", help="tokens that the device pool (L1) holds")],
-    "tenant": Annotated[str, _engine("--tenant", help="keeps stored pages apart from other tenants'")],
+    "model": Annotated[str, typer.Option("--model", help="smollm2, random, or the path of a Llama GGUF")],
+    "dtype": Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16, of weights and KV")],
+    "device": Annotated[str, typer.Option("--device", help="a torch device: cpu, cuda, cuda:1")],
+    "seed": Annotated[int, typer.Option("--seed", help="weights of --model random")],
+    "threads": Annotated[
+        int | None, typer.Option("--threads", help="torch's threads; torch's own choice without it")
+    ],
+    "chunk": Annotated[int, typer.Option("--chunk", help="tokens of one prefill pass")],
+    "max_running": Annotated[int, typer.Option("--max-running", help="sequences at once")],
+    "device_tokens": Annotated[int, typer.Option("--device-tokens", help="tokens that the device pool (L1) holds")],
+    "tenant": Annotated[str, typer.Option("--tenant", help="keeps stored pages apart from other tenants'")],
 }
 """Flags of EngineOptions' own fields, whose defaults are theirs."""
 
 CACHE_FLAGS: dict[str, Any] = {
     "page_size": Annotated[
-        int | None, _cache("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")
+        int | None, typer.Option("--page-size", help=f"tokens per page, a power of two (default {PAGE_SIZE})")
     ],
     "hicache_ratio": Annotated[
-        float | None, _cache("--hicache-ratio", help="host pool (L2) pages / device pool pages")
+        float | None, typer.Option("--hicache-ratio", help="host pool (L2) pages / device pool pages")
     ],
     "hicache_size": Annotated[
-        float | None, _cache("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")
+        float | None, typer.Option("--hicache-size", help="host pool in GB (10^9 bytes) instead of a ratio")
     ],
     "hicache_storage_backend": Annotated[
         str | None,
-        _cache("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3"),
+        typer.Option("--backend", "--hicache-storage-backend", help="an L3 plugin's name, or a URL; none: no L3"),
     ],
     "hicache_storage_backend_extra_config": Annotated[
         str | None,
-        _cache("--hicache-storage-backend-extra-config", help="the same as JSON, TOML or YAML, or @FILE"),
+        typer.Option("--hicache-storage-backend-extra-config", help="the same as JSON, TOML or YAML, or @FILE"),
     ],
     "hicache_write_policy": Annotated[
-        str | None, _cache("--hicache-write-policy", help=", ".join(get_args(WritePolicy)))
+        str | None, typer.Option("--hicache-write-policy", help=", ".join(get_args(WritePolicy)))
     ],
     "hicache_storage_prefetch_policy": Annotated[
-        str | None, _cache("--hicache-storage-prefetch-policy", help=", ".join(get_args(PrefetchPolicy)))
+        str | None, typer.Option("--hicache-storage-prefetch-policy", help=", ".join(get_args(PrefetchPolicy)))
     ],
     "prefetch_threshold": Annotated[
-        int | None, _cache("--prefetch-threshold", help="tokens below which L3 is not asked")
+        int | None, typer.Option("--prefetch-threshold", help="tokens below which L3 is not asked")
     ],
-    "hicache_mem_layout": Annotated[str | None, _cache("--hicache-mem-layout", help=", ".join(get_args(LayoutName)))],
-    "hicache_io_backend": Annotated[str | None, _cache("--hicache-io-backend", help=", ".join(get_args(IoBackend)))],
-    "eviction_policy": Annotated[str | None, _cache("--eviction-policy", help=", ".join(policy_names()))],
+    "hicache_mem_layout": Annotated[
+        str | None, typer.Option("--hicache-mem-layout", help=", ".join(get_args(LayoutName)))
+    ],
+    "hicache_io_backend": Annotated[
+        str | None, typer.Option("--hicache-io-backend", help=", ".join(get_args(IoBackend)))
+    ],
+    "eviction_policy": Annotated[str | None, typer.Option("--eviction-policy", help=", ".join(policy_names()))],
     "enable_cache_report": Annotated[
         bool | None,
-        _cache("--enable-cache-report/--no-cache-report", help="cached tokens by tier in each usage (default: yes)"),
+        typer.Option(
+            "--enable-cache-report/--no-cache-report", help="cached tokens by tier in each usage (default: yes)"
+        ),
     ],
 }
 """Flags of the hierarchy's settings; one that is not given leaves the setting to file and environment."""
@@ -88,9 +85,10 @@ OTHER_DEFAULTS: dict[str, Any] = {"page_size": PAGE_SIZE, "enable_cache_report":
 """Where the engine's defaults are not the hierarchy's own."""
 
 SOURCE_FLAGS: dict[str, Any] = {
-    "config": Annotated[Path | None, _cache("--config", help="settings of the hierarchy: JSON, TOML or YAML")],
+    "config": Annotated[Path | None, typer.Option("--config", help="settings of the hierarchy: JSON, TOML or YAML")],
     "option": Annotated[
-        list[str] | None, _cache("-o", "--option", metavar="NAME=VALUE", help="an option of the backend; repeat it")
+        list[str] | None,
+        typer.Option("-o", "--option", metavar="NAME=VALUE", help="an option of the backend; repeat it"),
     ],
 }
 """Where else settings, and the backend's options, may come from."""
@@ -124,7 +122,7 @@ def takes_engine_options(
         hints = get_type_hints(function, include_extras=True)
         _, *others = inspect.signature(function).parameters.values()
         own_ones = [_parameter(other.name, hints[other.name], other.default) for other in others]
-        parameters = [*shared, *own_ones]
+        parameters = [*own_ones, *shared]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command
