@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import typer
+from hicache_engine.cli import app as engine_app
 
 from hicache_core.cli.app import app
 from hicache_core.config.model import HiCacheConfig
@@ -61,13 +62,16 @@ def options() -> str:
 
 def commands() -> str:
     """Every command with its options."""
-    root: Any = typer.main.get_command(app)
+    roots: dict[str, Any] = {
+        "hicache": typer.main.get_command(app),
+        "hicache-engine": typer.main.get_command(engine_app),
+    }
     parts = [
         NOTE,
         "# Commands",
         "Exit codes: 0 all well, 1 a check did not hold, 2 bad input, 3 the store did not open.",
     ]
-    for path, command in _leaves("hicache", root):
+    for path, command in (leaf for name, root in roots.items() for leaf in _leaves(name, root)):
         lines = [f"## `{path}`", inspect.cleandoc(command.help or "")]
         rows = ["| parameter | meaning | default |", "|---|---|---|"]
         for parameter in command.params:

@@ -45,6 +45,8 @@ def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
                     requests.append(_parse(line, f"{path}:{number}"))
     except OSError as error:
         raise TraceError(f"cannot read the trace {path}: {error.strerror or error}") from error
+    if not requests:
+        raise TraceError(f"the trace {path} holds no request. A line is an object with {_FIELDS}.")
     return requests
 
 

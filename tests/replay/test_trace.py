@@ -78,3 +78,8 @@ def test_the_oracle_on_the_published_trace() -> None:
     assert len(requests) == 12031
     assert sum(len(request.hash_ids) for request in requests) == 288500
     assert oracle.hit_pages == 105710
+
+
+def test_a_trace_without_requests_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="holds no request"):
+        read_trace(write(tmp_path / "t.jsonl", "\n"))
