@@ -18,6 +18,7 @@ import msgspec
 import torch
 
 from hicache_core.config.model import HiCacheConfig
+from hicache_core.errors import ConfigError
 from hicache_core.switching import share_the_gil
 
 from .engine import Engine
@@ -170,7 +171,10 @@ def main() -> None:
     job_path, result_path = sys.argv[1:3]
     share_the_gil()
     job = msgspec.json.decode(Path(job_path).read_bytes(), type=WorkerJob)
-    result = run(job)
+    try:
+        result = run(job)
+    except ConfigError as error:  # the person's, not the demo's: they need the sentence alone
+        sys.exit(str(error))
     Path(result_path).write_bytes(msgspec.json.encode(result))
 
 
