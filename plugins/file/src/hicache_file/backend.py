@@ -56,10 +56,10 @@ class FileBackend:
     def batch_exists(self, keys: Sequence[str], ctx: IoContext) -> int:
         """Length of the run of leading keys whose files are there."""
         with self._call():
-            find, fd, access = self._store.directory.find, self._store.directory.fd, os.access
-            for count, key in enumerate(keys):
-                path = find(key)
-                if path is None or not access(path, os.F_OK, dir_fd=fd):
+            directory, access, there = self._store.directory, os.access, os.F_OK
+            fd = directory.fd
+            for count, path in enumerate(directory.find_each(keys)):
+                if path is None or not access(path, there, dir_fd=fd):
                     return count
             return len(keys)
 
@@ -68,7 +68,7 @@ class FileBackend:
         """For each key whether its file is there."""
         with self._call():
             fd = self._store.directory.fd
-            paths = [self._store.directory.find(key) for key in keys]
+            paths = self._store.directory.find_each(keys)
             return [path is not None and os.access(path, os.F_OK, dir_fd=fd) for path in paths]
 
     @hookimpl

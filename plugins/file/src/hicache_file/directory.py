@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from zlib import crc32
 
 from hicache_core.errors import OpenError, OptionError
 from hicache_core.types import MAX_KEY_LENGTH
-from hicache_file.names import LEAF_COUNT, LEAVES, leaf_of, legal_key, locate, plain_name
+from hicache_file.names import LEAF_COUNT, LEAF_MASK, LEAVES, legal_key, locate, plain_name
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -33,14 +35,23 @@ class Directory:
 
     def find(self, key: str) -> str | None:
         """Path of the key's file, or None where the key is illegal or its directory is not there."""
-        namespace, _, rest = key.partition("/")
-        leaves = self._leaves.get(namespace)
-        # What nearly every key comes to: a namespace that was seen before, and a rest that is the file's name.
-        if leaves is not None and plain_name(rest) and len(key) <= MAX_KEY_LENGTH:
-            prefix = leaves[leaf_of(rest)]
-            if prefix:
-                return prefix + rest
-        return self._look(key)
+        return next(self.find_each((key,)))
+
+    def find_each(self, keys: Iterable[str]) -> Iterator[str | None]:
+        """`find` for each key. What nearly all come to is quick: a namespace that was seen, a rest that is a name."""
+        known, plain, last = self._leaves, plain_name, None
+        leaves: list[str] | None = None
+        for key in keys:
+            namespace, _, rest = key.partition("/")
+            if namespace != last:
+                leaves, last = known.get(namespace), namespace
+            if leaves is not None and plain(rest) and len(key) <= MAX_KEY_LENGTH:
+                prefix = leaves[crc32(rest.encode()) & LEAF_MASK]
+                if prefix:
+                    yield prefix + rest
+                    continue
+            yield self._look(key)
+            leaves = known.get(namespace)
 
     def _look(self, key: str) -> str | None:
         if not legal_key(key):

@@ -21,7 +21,9 @@ LEAF_COUNT = 64
 LEAVES = tuple(f"{n:02x}" for n in range(LEAF_COUNT))
 """Names of the leaf directories of a namespace, by number."""
 _LEAF_NUMBERS = {name: number for number, name in enumerate(LEAVES)}
-_LEAF_MASK = LEAF_COUNT - 1
+LEAF_MASK = LEAF_COUNT - 1
+"""Of the CRC-32 of a file's name: the number of its leaf directory."""
+"""Of a file name's CRC-32: the number of its leaf directory."""
 _SLASH = "+"
 
 plain_name = re.compile(r"[0-9a-z_-][0-9a-z._-]*").fullmatch
@@ -42,7 +44,7 @@ def legal_namespace(name: str) -> bool:
 
 def leaf_of(name: str) -> int:
     """Number of the leaf directory of a file name."""
-    return crc32(name.encode()) & _LEAF_MASK
+    return crc32(name.encode()) & LEAF_MASK
 
 
 def locate(key: str) -> tuple[str, int, str]:
@@ -60,7 +62,7 @@ def relative_path(key: str) -> str:
 
 def key_of(namespace: str, leaf: str, name: str) -> str | None:
     """The key that this file holds, or None where it is not a page of ours."""
-    if crc32(name.encode("utf-8", "surrogateescape")) & _LEAF_MASK != _LEAF_NUMBERS.get(leaf):
+    if crc32(name.encode("utf-8", "surrogateescape")) & LEAF_MASK != _LEAF_NUMBERS.get(leaf):
         return None
     key = namespace if name == _SLASH else f"{namespace}/{name.replace(_SLASH, '/')}"
     return key if legal_key(key) else None

@@ -62,8 +62,8 @@ class Publisher:
         """Store each page. Pages that there is no room for are REJECTED, the last of the batch first."""
         outcomes = [Outcome.REJECTED] * len(keys)
         wanted: list[_Wanted] = []
-        for index, (key, page) in enumerate(zip(keys, pages, strict=True)):
-            path = self._store.directory.find(key)
+        paths = self._store.directory.find_each(keys)
+        for index, (key, page, path) in enumerate(zip(keys, pages, paths, strict=True)):
             if path is None and not legal_key(key):
                 continue
             if path is not None and not replace and self._is_there(path):

@@ -28,14 +28,13 @@ class Reader:
     def read(self, keys: Sequence[str], pages: Sequence[Page], deadline: float | None) -> list[Outcome]:
         """Fill each page from its file; what is left when the deadline passes is TIMEOUT."""
         now_ns = time.time_ns()
-        counters, find = self._store.counters, self._store.directory.find
+        counters, paths = self._store.counters, self._store.directory.find_each(keys)
         outcomes = []
         moved = 0
-        for key, page in zip(keys, pages, strict=True):
+        for path, page in zip(paths, pages, strict=True):
             if deadline is not None and time.monotonic() > deadline:
                 outcomes.append(Outcome.TIMEOUT)
                 continue
-            path = find(key)
             if path is None:
                 outcomes.append(Outcome.MISS)
                 continue
