@@ -4,7 +4,6 @@ Reads lines `DIRECTORY PAGE_BYTES PAGES ROUND`; answers `SECONDS_SET SECONDS_GET
 round together: fresh keys, as the controller's generic path hands them over. The files are removed afterwards.
 """
 
-import os
 import sys
 import time
 
