@@ -9,7 +9,7 @@ import msgspec
 
 from hicache_core.keys import page_hashes
 
-from .demo_damage import copy_store, flip_byte, kill_while_writing, page_files, perturb_weights
+from .demo_damage import copy_store, flip_byte, kill_while_writing, perturb_weights
 from .demo_process import Stage
 from .demo_worker import Answer, Life, Say, WorkerResult
 from .loading import smollm2_path
@@ -55,7 +55,7 @@ class Cases:
 
     def _killed(self) -> Life:
         stage = self._stage
-        whole, left = len(page_files(stage.store)), 0
+        whole, left = self._cold.prompt_tokens // stage.page_size, 0
         for attempt in range(KILL_ATTEMPTS):
             root = stage.out / "cases" / f"killed_writer_{attempt}"
             self._say("a process is killed with -9 while it writes")
@@ -63,7 +63,7 @@ class Cases:
             left = kill_while_writing(process, root, whole // 3)
             if 0 < left < whole:
                 break
-        stage.check("killed_writer: it was in mid backup", 0 < left < whole, f"{left} of {whole} pages were whole")
+        stage.check("killed_writer: it was in mid backup", 0 < left < whole, f"{left} of {whole} pages were there")
         few_are_enough = msgspec.structs.replace(stage.cache(root), prefetch_threshold=stage.page_size)
         return Life(name="killed_writer", cache=few_are_enough)
 
