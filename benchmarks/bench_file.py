@@ -2,7 +2,7 @@
 
 Bare: open, pwritev or preadv of the payload, close, on fresh names in one flat directory. Ours: the same pages, with
 a seal, through the backend's hooks (`backend`) and through a session that seals and verifies (`session`). Every
-store stays open and keeps its directories; each round has fresh names, removed afterwards. Rounds alternate and the
+store stays open; each round has fresh names, and nothing is removed before the end. Rounds alternate and the
 order turns; every number is a median of rounds. Ratios above 1 mean that we are faster.
 """
 

@@ -1,7 +1,8 @@
 """SGLang's file backend, timed on request. Runs in SGLang's own environment (`bench_file` starts it).
 
 Reads lines `DIRECTORY PAGE_BYTES PAGES ROUND`; answers `SECONDS_SET SECONDS_GET SECONDS_EXISTS` for all pages of a
-round together: fresh keys, as the controller's generic path hands them over. The files are removed afterwards.
+round together: fresh keys, as the controller's generic path hands them over. Whoever gave the directory
+removes it.
 """
 
 import sys
