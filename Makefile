@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-DISTS := . plugins/file conformance engine
+PLUGINS := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
+DISTS := . $(PLUGINS) conformance engine
 PROJECTS := $(addsuffix /pyproject.toml,$(DISTS))
 CLASS ?=
 NAME ?= file
@@ -18,7 +19,7 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("hicache needs Python 3.10 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 install" if sys.version_info < (3, 10) else 0)'
 	@$(PYTHON) -m venv $(VENV) || { echo "make: '$(PYTHON) -m venv' failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
 
-$(STAMP): $(BIN)/python $(PROJECTS) requirements/dev.txt requirements/model.txt
+$(STAMP): $(BIN)/python $(PROJECTS) $(wildcard requirements/*.txt)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --no-build-isolation $(foreach d,$(DISTS),-e ./$(d))

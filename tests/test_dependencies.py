@@ -13,15 +13,16 @@ import pytest
 from hicache_core.config.documents import read_document
 
 ROOT = Path(__file__).resolve().parents[1]
+PLUGINS = {path.name: path for path in sorted(ROOT.glob("plugins/*/src/hicache_*"))}
 PACKAGES = {
     "hicache_core": ROOT / "hicache_core",
-    "hicache_file": ROOT / "plugins/file/src/hicache_file",
+    **PLUGINS,
     "hicache_conformance": ROOT / "conformance/src/hicache_conformance",
     "hicache_engine": ROOT / "engine/src/hicache_engine",
 }
 MAY_IMPORT = {
     "hicache_core": set(),
-    "hicache_file": {"hicache_core"},
+    **{name: {"hicache_core"} for name in PLUGINS},
     "hicache_conformance": {"hicache_core"},
     "hicache_engine": {"hicache_core"},
 }
