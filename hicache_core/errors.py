@@ -12,6 +12,7 @@ HiCacheError
    + MissingDependencyError (ImportError) the SDK that a plugin needs is absent; carries the install line
  x StorageError
    + OpenError (OSError)                  a store that refused to open: cause and mend
+     + DevServerError                     a throwaway server that did not come up; carries the end of its log
    + NotSupportedError                    an optional operation (delete, clear, scan) that this store does not have
  x TransferError (RuntimeError)           a copy between L1 and L2 failed; the cause is attached
    + TransferTimeoutError (TimeoutError)  it was waited for in vain
@@ -84,6 +85,10 @@ class StorageError(HiCacheError):
 
 class OpenError(StorageError, OSError):
     """A store refused to open."""
+
+
+class DevServerError(OpenError):
+    """A throwaway server that did not come up."""
 
 
 class NotSupportedError(StorageError):

@@ -14,6 +14,7 @@ from hicache_core.cli import (
     bench_command,
     config_command,
     conformance_command,
+    dev_server_command,
     doctor_command,
     explain_command,
     replay_command,
@@ -55,6 +56,7 @@ for module in (
     replay_command,
     conformance_command,
     bench_command,
+    dev_server_command,
 ):
     module.register(app)
 
