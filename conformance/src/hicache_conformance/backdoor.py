@@ -6,6 +6,8 @@ hands a function to `Target(back_door=…)`. Cases that need one are skipped wit
 
 from __future__ import annotations
 
+import atexit
+import logging
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -13,6 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 from hicache_core.errors import DuplicateNameError
 
 GROUP = "hicache.backdoors"
+
+_log = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -36,7 +40,19 @@ class BackDoor(Protocol):
 
 
 class StoreKit(Protocol):
-    """What an entry of `hicache.backdoors` names: how to make a throwaway store, and the way in."""
+    """What an entry of `hicache.backdoors` names: how to make a throwaway store, and the way in.
+
+    Optional attributes, looked for by name, so that a kit without them is a kit:
+
+    * `fake: str`: why the throwaway store is not the real one, in words; absent or empty: it is. Reports say it.
+    * `close() -> None`: called once when a run ends; a kit that keeps a server running for its throwaway stores stops
+      it here. Another `throwaway` may follow, and starts it again.
+    * `kill_store() -> None` and `restart_store() -> None`, both or neither: kill -9 the server of the throwaway
+      stores; start it again on the same addresses and data, and return when it answers. For the cases in which a
+      store dies; a store that lives in this process or in plain files has neither.
+    * `enter_process(options: Mapping[str, Any]) -> None`: called in every other process before it opens the store
+      with these options; a kit whose client is a fake puts it in place here.
+    """
 
     def throwaway(self, directory: Path) -> dict[str, Any]:
         """Options of a fresh store in this empty directory; {} where none are needed."""
@@ -57,6 +73,37 @@ def find_kit(name: str) -> StoreKit | None:
     from hicache_conformance.kits import BUILT_IN
 
     return BUILT_IN.get(name)
+
+
+_in_use: dict[int, StoreKit] = {}
+"""Kits that have made a throwaway store since the last `close_kits`, by identity."""
+
+
+def throwaway_options(kit: StoreKit, directory: Path) -> dict[str, Any]:
+    """Options of a fresh store of this kit, which is closed when the run ends (at the latest with the process)."""
+    if not _in_use:
+        atexit.register(close_kits)
+    _in_use[id(kit)] = kit
+    return kit.throwaway(directory)
+
+
+def close_kits() -> None:
+    """Close every kit in use. What a close raises is logged: the run has been judged by then."""
+    atexit.unregister(close_kits)
+    while _in_use:
+        _, kit = _in_use.popitem()
+        close = getattr(kit, "close", None)
+        if close is None:
+            continue
+        try:
+            close()
+        except Exception:  # noqa: BLE001 - a kit may raise anything; the log keeps the cause
+            _log.exception("%s.close() failed: a throwaway store may still be running", type(kit).__name__)
+
+
+def fake_reason(kit: StoreKit | None) -> str:
+    """Why the kit's throwaway store is not the real one; empty where it is, or where there is no kit."""
+    return str(getattr(kit, "fake", "") or "")
 
 
 def _entries(name: str) -> list[EntryPoint]:

@@ -5,6 +5,8 @@ It imports nothing of the suite: it runs at every start of pytest, whether the s
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 _MARKERS = (
@@ -29,3 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=0,
         help="seed of every random choice in the hicache conformance suite (default 0: the same run each time)",
     )
+
+
+def pytest_sessionfinish() -> None:
+    """Stop what kits kept running for their throwaway stores, where the suite was used."""
+    backdoor = sys.modules.get("hicache_conformance.backdoor")
+    if backdoor is not None:
+        backdoor.close_kits()

@@ -40,6 +40,8 @@ class Report:
     levels_run: tuple[str, ...]
     not_declared: tuple[str, ...] = ()
     fake: bool = False
+    fake_reason: str = ""
+    """Why the store is not the real one, in the words of its kit; may be empty for a fake."""
     options: Mapping[str, Any] = field(default_factory=dict)
     results: list[CaseResult] = field(default_factory=list)
     expected: Mapping[str, int] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class Report:
         return {
             "backend": self.backend,
             "fake": self.fake,
+            "fake_reason": self.fake_reason,
             "versions": self.versions,
             "options": dict(self.options),
             "seed": self.seed,

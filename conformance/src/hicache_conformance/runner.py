@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from hicache_conformance.backdoor import close_kits
 from hicache_conformance.casebook import LEVELS, Case, catalogue, find_case
 from hicache_conformance.harness import Harness
 from hicache_conformance.report import CaseResult, Report
@@ -48,14 +49,17 @@ def run(
     if cases is not None:
         wanted = {find_case(name).id for name in cases}
         chosen = tuple(c for c in chosen if c.id in wanted)
-    report = describe(target, seed=seed, levels=tuple(levels) if levels is not None else LEVELS)
-    for case in chosen:
-        if on_start is not None:
-            on_start(case)
-        result = run_case(case, target, seed=seed)
-        report.results.append(result)
-        if on_result is not None:
-            on_result(result)
+    try:
+        report = describe(target, seed=seed, levels=tuple(levels) if levels is not None else LEVELS)
+        for case in chosen:
+            if on_start is not None:
+                on_start(case)
+            result = run_case(case, target, seed=seed)
+            report.results.append(result)
+            if on_result is not None:
+                on_result(result)
+    finally:
+        close_kits()
     return report
 
 
@@ -72,7 +76,8 @@ def describe(target: Target, *, seed: int, levels: tuple[str, ...]) -> Report:
         seed=seed,
         levels_run=levels,
         not_declared=tuple(level for level in levels if undeclared(level, resolved)),
-        fake=resolved.spec.fake,
+        fake=resolved.spec.fake or bool(target.fake),
+        fake_reason=target.fake,
         options=redact(resolved.options),
         expected=Counter(case.level for case in catalogue(levels)),
     )

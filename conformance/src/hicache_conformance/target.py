@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hicache_conformance.backdoor import BackDoor, StoreKit, find_kit
+from hicache_conformance.backdoor import BackDoor, StoreKit, fake_reason, find_kit, throwaway_options
 from hicache_core.plugin.options import parse_options
 from hicache_core.plugin.select import choose_backend
 from hicache_core.types import BackendSpec, Capabilities
@@ -45,14 +45,23 @@ class Target:
         """The registered kit of this backend, if there is one."""
         return find_kit(self.name)
 
+    @property
+    def throwaway(self) -> bool:
+        """Whether the store is one that the kit makes: nothing was said about any other."""
+        return not self.options and "://" not in str(self.backend) and self.kit is not None
+
+    @property
+    def fake(self) -> str:
+        """Why this is not the real store, in the kit's words; empty where it is."""
+        return fake_reason(self.kit) if self.throwaway else ""
+
     def resolve(self, directory: Path) -> Resolved:
         """The spec and its options. Options left out come from the kit: a throwaway store in `directory`.
 
         Raises ConfigError (with the nearest name) for an unknown backend or option.
         """
         kit = self.kit
-        bare = not self.options and "://" not in str(self.backend)
-        made = kit.throwaway(directory) if kit is not None and bare else {}
+        made = throwaway_options(kit, directory) if kit is not None and self.throwaway else {}
         options = {**made, **self.options}
         if isinstance(self.backend, str):
             choice = choose_backend(self.backend, options, strict=self.strict)

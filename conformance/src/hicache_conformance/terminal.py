@@ -79,7 +79,8 @@ def print_report(report: Report, console: Console) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(Text(f"seed {report.seed}; {versions}", style="dim"))
     if report.fake:
-        console.print(Text("This backend ran on a fake of its store.", style="bold yellow"))
+        why = f": {report.fake_reason}" if report.fake_reason else "."
+        console.print(Text(f"This backend ran on a fake of its store{why}", style="bold yellow"))
 
 
 def _levels_table(report: Report) -> Table:
