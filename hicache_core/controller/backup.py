@@ -53,7 +53,14 @@ class StoreOperation:
         self._between_batches = threading.Lock()
 
     def submit(self) -> None:
-        """Send the next batch. Runs on the engine's thread first, then wherever a batch ends."""
+        """Send the next batch. Runs on the engine's thread first, then wherever a batch ends.
+
+        A rank whose pages another rank writes sends nothing and claims all: the least claim of all ranks counts.
+        """
+        if not self.path.state.writes_storage:
+            self.stored = len(self.hashes)
+            self._end(_FAILED)
+            return
         span = slice(self.stored, self.stored + BATCH_PAGES)
         with self._between_batches:
             if not self._stopped:

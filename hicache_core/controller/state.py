@@ -87,6 +87,15 @@ class State:
         """L2 pages that nobody owns but calls of L3 that have not returned."""
         self._ids = itertools.count(1)
 
+    @property
+    def writes_storage(self) -> bool:
+        """Whether this rank writes pages to L3. Of ranks that hold a page alike under one key (MLA, all layers) one
+        does, the first; the others take its answer for theirs."""
+        if self.session is None or self.sync.rank == 0:
+            return self.session is not None
+        identity = self.session.identity
+        return identity.kind != "mla" or identity.layers != (0, identity.layer_num)
+
     def next_id(self) -> int:
         """A number that no other operation has."""
         return next(self._ids)

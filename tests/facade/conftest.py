@@ -64,7 +64,7 @@ class Engine:
             cache.init_load_back(request)
             producer = cache.ready_to_load_host_cache()
             try:
-                for layer in range(LAYERS):
+                for layer in range(cache.device_pool.geometry.layer_num):
                     cache.wait_layer(producer, layer)
                 break
             except TransferError:
@@ -256,6 +256,7 @@ def make_engine(
     transfer_hook: Any = None,
     sync: Any = None,
     clock: Any = None,
+    geometry: KVGeometry = GEOMETRY,
     **config: Any,
 ) -> Engine:
     """An engine over a new cache. Thresholds are one page, and it waits for L3, unless `config` says otherwise."""
@@ -265,10 +266,10 @@ def make_engine(
         "load_back_threshold": 1,
         "hicache_storage_prefetch_policy": "wait_complete",
     }
-    host = make_host_pool(GEOMETRY, "page_first", host_pages, reserve=0) if host_pages else None
+    host = make_host_pool(geometry, "page_first", host_pages, reserve=0) if host_pages else None
     more = {} if clock is None else {"clock": clock}
     cache = HiCache(
-        NumpyDevicePool(GEOMETRY, device_pages),
+        NumpyDevicePool(geometry, device_pages),
         host,
         config=HiCacheConfig(**(settings | config)),
         session=session,

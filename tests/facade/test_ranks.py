@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from hicache_core.controller.sync import InProcessRanks
+from hicache_core.namespace import Identity
+from hicache_core.pools.geometry import KVGeometry
+from hicache_core.storage.opening import open_session
 
 SEQUENCE = [(1, 2, 3, 4), (1, 2, 5), (6, 7, 8, 9, 10), (1, 2, 3, 4, 11), (1, 2, 5, 12), (6, 7, 8), (1, 2, 3, 4)]
 
@@ -100,3 +103,31 @@ def test_the_least_hit_counts(build_engine: Any, open_gated: Any, store: Any, op
         return report.storage, engine.cache.shutdown(30.0)
 
     assert in_lock_step(2, work) == [(8, True), (8, True)]
+
+
+ALIKE = ("mla", 2, 4)
+STAGE = ("mla", 1, 8)
+OWN_HEADS = ("mha", 2, 2)
+
+
+@pytest.mark.parametrize(("shape", "writers"), [(ALIKE, 1), (STAGE, 2), (OWN_HEADS, 2)])
+def test_pages_that_ranks_hold_alike_are_written_by_one(
+    build_engine: Any, pages: Any, shape: Any, writers: int
+) -> None:
+    """MLA: all ranks hold the same bytes. A stage of a pipeline holds its own layers, an MHA rank its own heads."""
+    kind, layers, width = shape
+    identity = Identity("tiny", "declared:tiny", "uint8", 4, kind, 2, 1, width, layers=(0, layers))
+
+    def work(rank: int, group: InProcessRanks) -> Any:
+        session = open_session("memory", identity=identity)
+        geometry = KVGeometry(kind, layers, 1, width, dtype="uint8", page_size=4)
+        engine = build_engine(session=session, sync=group.member(rank), geometry=geometry)
+        engine.run(pages(1, 2, 3, 4))
+        engine.check_at_rest()
+        stored = engine.cache.counters.stored
+        assert engine.cache.shutdown(30.0)
+        return stored, sum(session.ledger.as_dict()["pages"].get("set", {}).values())
+
+    answers = in_lock_step(2, work)
+    assert [stored for stored, _ in answers] == [4, 4]
+    assert [written for _, written in answers] == [4, 4][:writers] + [0] * (2 - writers)
