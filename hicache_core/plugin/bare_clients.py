@@ -27,7 +27,10 @@ PageMemory: TypeAlias = "npt.NDArray[np.uint8]"
 
 
 class BareClient(Protocol):
-    """The store's client, opened on page memory. Calls come from one thread, with at most 128 pages each."""
+    """The store's client, opened on page memory. Calls come from one thread, with at most 128 pages each.
+
+    `remove(keys) -> None` is optional: called between rounds, untimed, so that the store need not grow.
+    """
 
     def put(self, keys: Sequence[str], slots: Sequence[int]) -> None:
         """Store row `slots[i]` of the memory under `keys[i]`, all of them, before it returns.

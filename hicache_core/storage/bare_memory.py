@@ -29,6 +29,11 @@ class DictClient:
         for key, slot in zip(keys, slots, strict=True):
             self._memory[slot] = np.frombuffer(self._pages[key], np.uint8)
 
+    def remove(self, keys: Sequence[str]) -> None:
+        """Forget some."""
+        for key in keys:
+            del self._pages[key]
+
     def close(self) -> None:
         """Forget the pages."""
         self._pages.clear()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 import numpy as np
 
+from hicache_core.errors import NotSupportedError
 from hicache_core.keys import page_hashes
 from hicache_core.namespace import Identity
 from hicache_core.plugin.select import BackendChoice
@@ -46,10 +48,28 @@ def measure_backend(
     rounds: int = 5,
     on_round: Callable[[], None] = lambda: None,
 ) -> Speed:
-    """Set, find and get `pages` fresh pages per round under a namespace of its own, which is cleared at the end.
+    """Set, find and get `pages` fresh pages per round under a namespace of its own, which is cleared at the end
+    where the store can.
 
     page_bytes: a multiple of 4,096. Raises what opening the store raises.
     """
+    geometry, identity = bench_shape(page_bytes)
+    pool = make_host_pool(geometry, "page_first", 2 * pages)
+    try:
+        with open_session(choice, identity=identity) as session:
+            session.register_host_pool(pool)
+            try:
+                return _measure(session, pool, pages, rounds, on_round)
+            finally:
+                with suppress(NotSupportedError):
+                    session.clear()
+                session.unregister_host_pool(pool)
+    finally:
+        pool.close()
+
+
+def bench_shape(page_bytes: int) -> tuple[KVGeometry, Identity]:
+    """A model whose pages have `page_bytes` (a multiple of 4,096), in a namespace that no one else uses."""
     geometry = KVGeometry("mha", 1, 1, page_bytes // 32, dtype="uint8", page_size=16)
     identity = Identity(
         model="hicache-bench",
@@ -61,17 +81,7 @@ def measure_backend(
         head_num=1,
         head_dim=geometry.head_dim,
     )
-    pool = make_host_pool(geometry, "page_first", 2 * pages)
-    try:
-        with open_session(choice, identity=identity) as session:
-            session.register_host_pool(pool)
-            try:
-                return _measure(session, pool, pages, rounds, on_round)
-            finally:
-                session.clear()
-                session.unregister_host_pool(pool)
-    finally:
-        pool.close()
+    return geometry, identity
 
 
 def _measure(session: StorageSession, pool: HostPool, pages: int, rounds: int, on_round: Callable[[], None]) -> Speed:

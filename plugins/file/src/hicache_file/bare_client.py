@@ -37,6 +37,11 @@ class SystemCalls:
             finally:
                 os.close(fd)
 
+    def remove(self, keys: Sequence[str]) -> None:
+        """Remove the files."""
+        for key in keys:
+            os.unlink(self._path(key))
+
     def close(self) -> None:
         """Nothing stays open."""
 
