@@ -9,7 +9,7 @@ import pytest
 from hicache_engine.demo import Demo
 from hicache_engine.demo_damage import kill_while_writing, perturb_weights
 from hicache_engine.demo_process import DemoError, Stage
-from hicache_engine.demo_worker import Life
+from hicache_engine.demo_store import FileShelf, page_files
 from hicache_engine.errors import ModelFileError
 from hicache_engine.flags import engine_options
 
@@ -52,6 +52,32 @@ def test_the_report_has_what_it_promises(report):
         assert case["reason"]
 
 
+def test_a_store_that_is_there_is_used_through_its_back_door_and_keeps_what_it_has(tmp_path):
+    root = tmp_path / "theirs"
+    options = engine_options({"page_size": PAGE, "hicache_storage_prefetch_policy": "wait_complete"}, model="random")
+    demo = Demo(
+        tmp_path / "out",
+        options,
+        rounds=1,
+        min_ratio=0.0,
+        say=lambda step: None,
+        backend="file",
+        store_options={"root": str(root)},
+    )
+    report = demo.run()
+    assert [f"{c.name}: {c.detail}" for c in report["checks"] if not c.passed] == []
+    assert not (tmp_path / "out" / "store").exists()
+    assert page_files(root)
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"), [("nfs", "needs the plugin's back door"), ("file:///x", "takes a name")]
+)
+def test_a_store_without_a_back_door_is_refused(tmp_path, backend, said):
+    with pytest.raises(ConfigError, match=said):
+        Demo(tmp_path, engine_options(model="random"), rounds=1, min_ratio=0.0, say=print, backend=backend).run()
+
+
 def test_a_folder_that_is_not_the_demos_keeps_what_it_has(tmp_path):
     kept = tmp_path / "work" / "thesis.txt"
     kept.parent.mkdir()
@@ -70,11 +96,11 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, out):
 
 
 def test_a_process_that_fails_is_told_with_what_it_said(tmp_path):
-    stage = Stage(tmp_path, engine_options(model=str(tmp_path / "no.gguf")), "x")
+    stage = Stage(tmp_path, engine_options(model=str(tmp_path / "no.gguf")), "x", FileShelf(tmp_path))
     with pytest.raises(
         DemoError, match=r"process A ended with 1: the model file .*no\.gguf does not exist"
     ) as failed:
-        stage.run("A", [Life(name="a", cache=stage.cache(None))])
+        stage.run("A", [stage.life("a", None)])
     assert "Traceback" not in str(failed.value)
 
 
@@ -94,12 +120,13 @@ def test_perturbed_weights_are_other_weights(tmp_path, write_gguf):
 def test_a_writer_is_killed_only_once_pages_are_there(tmp_path):
     script = (
         "import pathlib, sys\n"
-        "root = pathlib.Path(sys.argv[1]); root.mkdir()\n"
-        "for i in range(3): (root / f'{i}.kv.l0-1h0-1').write_bytes(b'x')\n"
+        "space = pathlib.Path(sys.argv[1]) / 'space'; space.mkdir(parents=True)\n"
+        "for i in range(3): (space / f'{i}.kv.l0-1h0-1').write_bytes(b'x')\n"
         "sys.stdin.read()\n"
     )
-    root = tmp_path / "store"
-    process = subprocess.Popen([sys.executable, "-c", script, str(root)], stdin=subprocess.PIPE)
-    assert kill_while_writing(process, root, 3) == 3
+    shelf = FileShelf(tmp_path)
+    argv = [sys.executable, "-c", script, shelf.main.options["root"]]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+    assert kill_while_writing(process, shelf, shelf.main, 3) == 3
     assert process.returncode == -signal.SIGKILL
     process.stdin.close()

@@ -113,7 +113,10 @@ def tokens(
 
 @app.command(short_help="a process answers from the pages of a dead one")
 @flags.takes_engine_options(
-    only=("model", "dtype", "device", "threads", "chunk", "page_size", "hicache_mem_layout", "hicache_io_backend"),
+    only=(
+        *("model", "dtype", "device", "threads", "chunk", "page_size", "hicache_mem_layout", "hicache_io_backend"),
+        "hicache_storage_backend",
+    ),
     hicache_storage_prefetch_policy="wait_complete",
 )
 def demo(
@@ -127,7 +130,8 @@ def demo(
 ) -> None:
     """Show that one process answers from the pages of another, dead one, and that damage costs only time.
 
-    Exit code 1 where any check failed.
+    Without --backend the store is a directory below --out; with one, a throwaway store is made or its server started,
+    unless -o says which to use. Exit code 1 where any check failed.
     """
     from .demo import Demo
     from .demo_table import show
@@ -139,7 +143,15 @@ def demo(
             status.update(step)
             console.print(f"[dim]· {escape(step)}[/]")
 
-        report = Demo(target, options, rounds=rounds, min_ratio=min_ratio, say=say).run()
+        report = Demo(
+            target,
+            options,
+            rounds=rounds,
+            min_ratio=min_ratio,
+            say=say,
+            backend=options.cache.hicache_storage_backend or "file",
+            store_options=options.cache.hicache_storage_backend_options,
+        ).run()
     if as_json:
         print_json(report)
     else:

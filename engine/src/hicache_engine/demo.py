@@ -10,6 +10,8 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
+from collections.abc import Mapping
+from contextlib import closing
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,9 @@ import msgspec
 from hicache_core.errors import ConfigError
 
 from .demo_cases import Cases
-from .demo_damage import page_files
 from .demo_process import Stage
-from .demo_worker import Answer, Life, Say, WorkerResult
+from .demo_store import make_shelf
+from .demo_worker import Answer, Say, WorkerResult
 from .settings import EngineOptions
 
 QUESTION = "\n\nIn two sentences: why did the keeper trust the date on a page more than the word that led him to it?"
@@ -32,26 +34,45 @@ MOST_DIFFERENCE = 1e-3
 
 
 class Demo:
-    """Runs the whole demo in `out`, whose results of an earlier run are removed. `say` is told of each step."""
+    """Runs the whole demo in `out`, whose results of an earlier run are removed. `say` is told of each step.
 
-    def __init__(self, out: Path, options: EngineOptions, *, rounds: int, min_ratio: float, say: Say) -> None:
-        self.rounds, self.min_ratio, self.say = rounds, min_ratio, say
-        text = resources.files("hicache_engine").joinpath("prompt.txt").read_text(encoding="utf-8")
-        self.stage = Stage(out, options, text + QUESTION)
+    backend, store_options: the store; without options a throwaway one of that kind is made, or its server started.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        options: EngineOptions,
+        *,
+        rounds: int,
+        min_ratio: float,
+        say: Say,
+        backend: str = "file",
+        store_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.out, self.options, self.rounds, self.min_ratio, self.say = out, options, rounds, min_ratio, say
+        self.backend, self.store_options = backend, store_options or {}
 
     def run(self) -> dict[str, Any]:
         """Everything; the report, also written to report.json. Raises DemoError where a process fails, ConfigError
-        where the folder cannot be made, or holds what no demo has written."""
-        began, stage = time.monotonic(), self.stage
-        self._clear(stage.out)
+        where the folder cannot be made, or holds what no demo has written, and what opening the store raises."""
+        began = time.monotonic()
+        self._clear(self.out)
+        text = resources.files("hicache_engine").joinpath("prompt.txt").read_text(encoding="utf-8")
+        with closing(make_shelf(self.out, self.backend, self.store_options)) as shelf:
+            self.stage = stage = Stage(self.out, self.options, text + QUESTION, shelf)
+            report = self._play(stage)
+        report["seconds"] = round(time.monotonic() - began, 1)
+        data = msgspec.json.format(msgspec.json.encode(report), indent=2)
+        (self.out / "report.json").write_bytes(data + b"\n")
+        return report
+
+    def _play(self, stage: Stage) -> dict[str, Any]:
         cold = self._writer()
-        report = self._reader(cold)
+        report = {"backend": self.backend} | self._reader(cold)
         report["cases"] = Cases(stage, cold, self.say).run()
         report["checks"] = stage.checks
         report["ok"] = all(check.passed for check in stage.checks)
-        report["seconds"] = round(time.monotonic() - began, 1)
-        data = msgspec.json.format(msgspec.json.encode(report), indent=2)
-        (stage.out / "report.json").write_bytes(data + b"\n")
         return report
 
     def _clear(self, out: Path) -> None:
@@ -73,9 +94,10 @@ class Demo:
     def _writer(self) -> WorkerResult:
         self.say("process A: answers the prompt, stores its KV, ends")
         stage = self.stage
-        result = stage.run("A", [Life(name="writer", cache=stage.cache(stage.store), keep_logits=True)])
+        main = stage.shelf.main
+        result = stage.run("A", [stage.life("writer", main, keep_logits=True)])
         stored = bool(result.answers["writer"][0].stored)
-        stage.check("process A stored the prompt", stored, f"{len(page_files(stage.store))} pages")
+        stage.check("process A stored the prompt", stored, f"{stage.shelf.pages(main)} pages")
         return result
 
     def _reader(self, cold: WorkerResult) -> dict[str, Any]:
@@ -83,9 +105,9 @@ class Demo:
         stage = self.stage
         aligned = (cold.prompt_tokens - 1) // stage.options.chunk * stage.options.chunk
         lives = [
-            Life(name="cold", cache=stage.cache(None), rounds=self.rounds),
-            Life(name="warm", cache=stage.cache(stage.store), rounds=self.rounds, keep_logits=True),
-            Life(name="aligned", cache=stage.cache(stage.store), reuse_limit=aligned, keep_logits=True),
+            stage.life("cold", None, rounds=self.rounds),
+            stage.life("warm", stage.shelf.main, rounds=self.rounds, keep_logits=True),
+            stage.life("aligned", stage.shelf.main, reuse_limit=aligned, keep_logits=True),
         ]
         result = stage.run("B", lives, alternate=True)
         warm, before = result.answers["warm"], cold.answers["writer"][0]

@@ -9,8 +9,9 @@ import msgspec
 
 from hicache_core.keys import page_hashes
 
-from .demo_damage import copy_store, flip_byte, kill_while_writing, perturb_weights
+from .demo_damage import kill_while_writing, perturb_weights
 from .demo_process import Stage
+from .demo_store import Place
 from .demo_worker import Answer, Life, Say, WorkerResult
 from .loading import smollm2_path
 
@@ -22,7 +23,7 @@ class Cases:
 
     def __init__(self, stage: Stage, cold: WorkerResult, say: Say) -> None:
         self._stage, self._cold, self._say = stage, cold, say
-        self._alone = Life(name="alone", cache=stage.cache(None))
+        self._alone = stage.life("alone", None)
 
     def run(self) -> dict[str, Any]:
         """Every case by name: tokens_by_tier, text_equal, reason, lost."""
@@ -32,12 +33,13 @@ class Cases:
 
     def _same_model(self) -> dict[str, Any]:
         stage = self._stage
-        down = {"inner": "file", "root": str(stage.store.resolve()), "fail": 1.0, "seed": 7}
+        main = stage.shelf.main
+        down = Place("fault", {"inner": main.backend, **main.options, "fail": 1.0, "seed": 7}, main.tenant)
         lives = [
             self._damaged(),
             self._killed(),
-            Life(name="other_tenant", cache=stage.cache(stage.store), tenant="someone-else", store=False),
-            Life(name="l3_down", cache=stage.cache_on("fault", down), store=False),
+            stage.life("other_tenant", main, tenant="someone-else", store=False),
+            stage.life("l3_down", down, store=False),
         ]
         self._say("process C: the damaged page, the killed writer's pages, another tenant, a store that fails")
         result = stage.run("C", [self._alone, *lives])
@@ -46,26 +48,26 @@ class Cases:
         return cases
 
     def _damaged(self) -> Life:
-        root = copy_store(self._stage.store, self._stage.out / "cases" / "corrupt_page")
         tokenizer = self._stage.options.load().tokenizer
         ids = tokenizer.encode(tokenizer.render([{"role": "user", "content": self._stage.prompt}]))
-        flipped = flip_byte(root, page_hashes(ids, self._stage.page_size)[self._damaged_page])
-        self._say(f"one bit of a stored page is flipped: page {self._damaged_page}, {flipped.name[:16]}…")
-        return Life(name="corrupt_page", cache=self._stage.cache(root), rounds=2)
+        place, name = self._stage.shelf.damaged(page_hashes(ids, self._stage.page_size)[self._damaged_page])
+        self._say(f"one bit of a stored page is flipped: page {self._damaged_page}, {name[:16]}…")
+        return self._stage.life("corrupt_page", place, rounds=2)
 
     def _killed(self) -> Life:
         stage = self._stage
         whole, left = self._cold.prompt_tokens // stage.page_size, 0
         for attempt in range(KILL_ATTEMPTS):
-            root = stage.out / "cases" / f"killed_writer_{attempt}"
+            place = stage.shelf.fresh(f"killed_writer_{attempt}")
             self._say("a process is killed with -9 while it writes")
-            process = stage.start("killed", [Life(name="writer", cache=stage.cache(root))])
-            left = kill_while_writing(process, root, whole // 3)
+            process = stage.start("killed", [stage.life("writer", place)])
+            left = kill_while_writing(process, stage.shelf, place, whole // 3)
             if 0 < left < whole:
                 break
         stage.check("killed_writer: it was in mid backup", 0 < left < whole, f"{left} of {whole} pages were there")
-        few_are_enough = msgspec.structs.replace(stage.cache(root), prefetch_threshold=stage.page_size)
-        return Life(name="killed_writer", cache=few_are_enough)
+        life = stage.life("killed_writer", place)
+        life.cache = msgspec.structs.replace(life.cache, prefetch_threshold=stage.page_size)  # few are enough
+        return life
 
     def _other_models(self) -> dict[str, Any]:
         stage = self._stage
@@ -81,7 +83,7 @@ class Cases:
         found = {}
         for process, name, asked in (("D", "other_weights", weights), ("E", "other_dtype", dtype)):
             self._say(f"process {process}: the same store under {name.replace('_', ' ')}")
-            life = Life(name=name, cache=stage.cache(stage.store), store=False)
+            life = stage.life(name, stage.shelf.main, store=False)
             result = stage.run(process, [self._alone, life], options=asked)
             found[name] = self._case(name, result, result)
         return found

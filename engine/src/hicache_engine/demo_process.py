@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from hicache_core.config.model import HiCacheConfig
 from hicache_core.errors import HiCacheError
 
+from .demo_store import Place, Shelf
 from .demo_worker import Life, WorkerJob, WorkerResult
 from .settings import EngineOptions
 from .spinning import limit_spinning
@@ -36,18 +38,14 @@ class Check(msgspec.Struct):
 
 @dataclass
 class Stage:
-    """Where the demo plays: its folder, its model, its prompt, and the checks made so far."""
+    """Where the demo plays: its folder, its store, its model, its prompt, and the checks made so far."""
 
     out: Path
     options: EngineOptions
     prompt: str
+    shelf: Shelf
     max_tokens: int = 32
     checks: list[Check] = field(default_factory=list)
-
-    @property
-    def store(self) -> Path:
-        """Root of the store that process A fills."""
-        return self.out / "store"
 
     @property
     def page_size(self) -> int:
@@ -58,14 +56,15 @@ class Stage:
         """Note a check."""
         self.checks.append(Check(name, passed, detail))
 
-    def cache(self, root: Path | None) -> HiCacheConfig:
-        """The hierarchy over the file store at `root`; without L3 for None."""
-        return self.cache_on(None if root is None else "file", {} if root is None else {"root": str(root.resolve())})
+    def life(self, name: str, place: Place | None, **how: Any) -> Life:
+        """A life over the store at `place`; without L3 for None."""
+        cache = self.cache_on(None, {}) if place is None else self.cache_on(place.backend, place.options)
+        return Life(name=name, cache=cache, **({"tenant": "" if place is None else place.tenant} | how))
 
-    def cache_on(self, backend: str | None, options: dict[str, Any]) -> HiCacheConfig:
+    def cache_on(self, backend: str | None, options: Mapping[str, Any]) -> HiCacheConfig:
         """The hierarchy over any backend."""
         return msgspec.structs.replace(
-            self.options.cache, hicache_storage_backend=backend, hicache_storage_backend_options=options
+            self.options.cache, hicache_storage_backend=backend, hicache_storage_backend_options=dict(options)
         )
 
     def run(
