@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from hicache_core.cli.output import Exit, err, out, print_json
+from hicache_core.cli.output import Exit, err, out, print_json, write_json
 from hicache_core.cli.running import run
 from hicache_core.errors import ConfigError
 
@@ -156,6 +156,44 @@ def demo(
         print_json(report)
     else:
         show(report, target / "report.json")
+    if not report["ok"]:
+        raise typer.Exit(Exit.FAILED)
+
+
+@app.command(short_help="kill the store's server under the engine")
+@flags.takes_engine_options(
+    only=("model", "dtype", "device", "threads", "chunk", "page_size", "hicache_storage_prefetch_policy"),
+)
+def outage(
+    options: EngineOptions,
+    backend: Annotated[str, typer.Argument(help="a store with a dev server: mooncake, s3")],
+    target: Annotated[Path, typer.Option("--out", help="folder for the server and report.json")] = Path(".outage"),
+    down: Annotated[float, typer.Option("--down", help="seconds between kill -9 and restart", min=0.0)] = 20.0,
+    patience: Annotated[float, typer.Option("--patience", help="seconds after it in which hits must return")] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="the report as JSON on standard output")] = False,
+) -> None:
+    """Serve a loop of prompts while the store's server is killed with -9 and started again later.
+
+    No request may fail, no text be wrong, misses may cost no more than without L3, and hits must return by
+    themselves. Exit code 1 where any check failed.
+    """
+    from .demo_table import show_outage
+    from .outage import Outage
+
+    console = err if as_json else out
+    report = Outage(
+        target,
+        options,
+        backend,
+        down=down,
+        patience=patience,
+        say=lambda step: console.print(f"[dim]· {escape(step)}[/]"),
+    ).run()
+    write_json(report, str(target / "report.json"))
+    if as_json:
+        print_json(report)
+    else:
+        show_outage(report, target / "report.json")
     if not report["ok"]:
         raise typer.Exit(Exit.FAILED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,32 @@ def show(report: dict[str, Any], path: Path) -> None:
     failed = sum(not c.passed for c in report["checks"])
     verdict = "[bold green]all checks hold[/]" if report["ok"] else f"[bold red]{failed} checks failed[/]"
     out.print(f"\n{verdict} in {report['seconds']:.0f} s; report: {escape(str(path))}")
+
+
+def show_outage(report: dict[str, Any], path: Path) -> None:
+    """What came of an outage, phase by phase, and the checks."""
+    phases: dict[str, list[Any]] = {}
+    for turn in report["turns"]:
+        phases.setdefault(turn.phase, []).append(turn)
+    rows = [
+        (
+            phase,
+            len(turns),
+            sum(bool(turn.storage) for turn in turns),
+            sum(bool(turn.failed) for turn in turns),
+            sum(turn.wrong for turn in turns),
+            f"{statistics.median(turn.ttft_ms for turn in turns):.0f} ms",
+            f"{statistics.median(turn.alone_ms for turn in turns):.0f} ms",
+        )
+        for phase, turns in phases.items()
+    ]
+    columns = ("phase", "requests", "with hits", "failed", "wrong", "first token", "without L3")
+    out.print(table(f"{report['backend']}: its server killed and started again", columns, rows, right=range(1, 7)))
+    ratio, hit = report["miss_ttft_ratio"], report["seconds_to_first_hit"]
+    back = "no hit came back" if hit is None else f"first hit {hit:g} s after the restart"
+    out.print(f"misses: {ratio['median']}× without L3 (median of {ratio['count']}, worst {ratio['worst']}×); {back}")
+    out.print(table("Checks", ("", "what must hold"), [(_mark(ok), name) for name, ok in report["checks"].items()]))
+    out.print(f"report: {escape(str(path))}")
 
 
 def _run_rows(report: dict[str, Any]) -> list[tuple[object, ...]]:
