@@ -42,7 +42,7 @@ def test_the_command_reports_levels_cases_seed_and_versions(tmp_path):
         QUICK[1]: "pass",
         QUICK[2]: "skip",
     }
-    assert all(set(c) == {"id", "level", "outcome", "reason"} for c in report["cases"])
+    assert all(set(c) == {"id", "level", "outcome", "reason", "seconds"} for c in report["cases"])
     assert all(c["reason"] for c in report["cases"] if c["outcome"] != "pass")
     assert report["counts"] == {"pass": 2, "fail": 0, "skip": 1, "xfail": 0, "error": 0}
     assert [c["id"] for c in report["not_applicable"]] == [ROOTED]

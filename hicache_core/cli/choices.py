@@ -10,6 +10,11 @@ from hicache_core.cli.output import check_report_file
 from hicache_core.plugin.options import split_assignments
 from hicache_core.plugin.select import BackendChoice, choose_backend
 
+
+def _json_file(target: str | None) -> str | None:
+    return check_report_file(target)
+
+
 Backend: TypeAlias = Annotated[str, typer.Option("--backend", "-b", help="a backend's name, or a URL (NAME://…)")]
 Assignments: TypeAlias = Annotated[
     list[str] | None,
@@ -22,7 +27,7 @@ JsonFile: TypeAlias = Annotated[
         "--json",
         metavar="FILE",
         help="write the report there; - is standard output",
-        callback=check_report_file,
+        callback=_json_file,
     ),
 ]
 

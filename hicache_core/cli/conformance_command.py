@@ -2,30 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
 from hicache_core.cli.choices import Assignments, JsonFile
-from hicache_core.errors import MissingDependencyError
+from hicache_core.cli.output import check_report_file
+from hicache_core.errors import ConfigError, MissingDependencyError
 from hicache_core.plugin.options import split_assignments
 
+BADGE = "hicache-badge.svg"
 INSTALL = "pip install hicache-conformance"
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `hicache`."""
-    app.command("conformance")(conformance)
+    app.command("conformance", cls=_Command)(conformance)
+
+
+class _Command(TyperCommand):
+    """`--badge` may stand without a file; click knows options with a value that may be left out, typer does not."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        pairs = zip(args, [*args[1:], "--"], strict=True)
+        bare = [word == "--badge" and following.startswith("-") for word, following in pairs]
+        return super().parse_args(
+            ctx, [f"--badge={BADGE}" if alone else word for word, alone in zip(args, bare, strict=True)]
+        )
+
+
+def _writable(parameter: typer.CallbackParam, target: str | None) -> str | None:
+    option = parameter.opts[0]
+    if target == "-":
+        raise ConfigError(f"{option} -: give a file; only --json can go to standard output")
+    return check_report_file(target, option)
+
+
+def _file(option: str, text: str) -> typer.models.OptionInfo:
+    info: typer.models.OptionInfo = typer.Option(option, metavar="FILE", help=text, callback=_writable)
+    return info
+
+
+JunitFile: TypeAlias = Annotated[str | None, _file("--junit", "write the report as JUnit XML there")]
+HtmlFile: TypeAlias = Annotated[str | None, _file("--html", "write the report as one HTML page there")]
+BadgeFile: TypeAlias = Annotated[
+    str | None, _file("--badge", f"write an SVG of the levels earned there, or into {BADGE}")
+]
 
 
 def conformance(
     backend: Annotated[str, typer.Argument(metavar="NAME", help="a backend's name, or a URL")],
     option: Assignments = None,
     level: Annotated[
-        list[str] | None, typer.Option("--level", help="core, durable, hostile; repeatable; default: all declared")
+        list[str] | None,
+        typer.Option("--level", help="core, zero_copy, hybrid, durable, shared, hostile; repeatable; default: all"),
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", help="one case, as its report names it; repeatable; default: all")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="replay a run: the seed that its report names")] = None,
     json_path: JsonFile = None,
+    junit: JunitFile = None,
+    html: HtmlFile = None,
+    badge: BadgeFile = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="add an appendix of MB/s by page size, which decides nothing")
+    ] = False,
 ) -> None:
     """Judge a backend against the contract. Exit code 1 where a case does not hold."""
     try:
@@ -36,5 +79,16 @@ def conformance(
         raise MissingDependencyError(
             f"the conformance suite is a distribution of its own and {error.name!r} is not installed: {INSTALL}"
         ) from error
-    options = split_assignments(option or [])
-    raise typer.Exit(run_command(backend, options, json_path=json_path, levels=level or None, seed=seed))
+    code = run_command(
+        backend,
+        split_assignments(option or []),
+        json_path=json_path,
+        junit_path=junit,
+        html_path=html,
+        badge_path=badge,
+        measured=measure,
+        levels=level or None,
+        cases=case or None,
+        seed=seed,
+    )
+    raise typer.Exit(code)

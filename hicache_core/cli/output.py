@@ -79,10 +79,20 @@ def write_json(data: Any, target: str) -> None:
         raise _unwritable(target, error) from error
 
 
-def check_report_file(target: str | None) -> str | None:
+def write_text(text: str, target: str, option: str) -> None:
+    """A report as text into the file `target`. Raises ConfigError, which names `option`, where it cannot be."""
+    path = Path(target)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise _unwritable(target, error, option) from error
+
+
+def check_report_file(target: str | None, option: str = "--json") -> str | None:
     """`target`, once it is known that a report can be written there: better said before the work than after it.
 
-    Makes its directory, and leaves no file where there was none. Raises ConfigError.
+    Makes its directory, and leaves no file where there was none. Raises ConfigError, which names `option`.
     """
     if target is None or target == "-":
         return target
@@ -95,9 +105,9 @@ def check_report_file(target: str | None) -> str | None:
         if new:
             path.unlink()
     except OSError as error:
-        raise _unwritable(target, error) from error
+        raise _unwritable(target, error, option) from error
     return target
 
 
-def _unwritable(target: str, error: OSError) -> ConfigError:
-    return ConfigError(f"--json {target or repr(target)}: the report cannot be written: {error.strerror or error}")
+def _unwritable(target: str, error: OSError, option: str = "--json") -> ConfigError:
+    return ConfigError(f"{option} {target or repr(target)}: the report cannot be written: {error.strerror or error}")

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hicache_conformance.casebook import Case
-from hicache_conformance.report import OUTCOMES, CaseResult, Report
+from hicache_conformance.report import FAILURES, OUTCOMES, Appendix, CaseResult, Report
+from hicache_core.plugin.sizes import format_size
 
 _HEX = re.compile(r"[0-9a-f]{24,}")
 """Namespaces and page hashes: a person needs their beginning, the JSON report has all of them."""
@@ -60,6 +61,26 @@ class ProgressView:
             self._progress.console.print(_line(result))
 
 
+class MeasuringView:
+    """A bar over the rounds of the throughput appendix, on a terminal."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        columns = (TextColumn("[bold]throughput"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task("throughput", total=total)
+
+    def __enter__(self) -> MeasuringView:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self) -> None:
+        """A round is done."""
+        self._progress.advance(self._task)
+
+
 def print_report(report: Report, console: Console) -> None:
     """Levels, counts, every skip and its reason, versions and seed."""
     console.print(_levels_table(report))
@@ -70,17 +91,36 @@ def print_report(report: Report, console: Console) -> None:
                 reasons.setdefault(_HEX.sub(lambda found: f"{found[0][:8]}…", result.reason), []).append(result)
         for reason, results in reasons.items():
             _print_reason(console, reason, results)
+        if reasons and outcome in FAILURES:
+            first = next(iter(reasons.values()))[0]
+            console.print(Text(f"        run it again: {report.reproduce(first.id)}", style="dim"), soft_wrap=True)
     beside: dict[str, list[str]] = {}
     for result in report.results:
         if result.not_applicable:
             beside.setdefault(result.reason, []).append(result.id)
     for reason, ids in beside.items():
         console.print(Text(f"  not applicable, since {reason}: {', '.join(ids)}", style="dim"))
+    if report.appendix is not None:
+        _print_appendix(report.appendix, console)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(Text(f"seed {report.seed}; {versions}", style="dim"))
     if report.fake:
-        why = f": {report.fake_reason}" if report.fake_reason else "."
-        console.print(Text(f"This backend ran on a fake of its store{why}", style="bold yellow"))
+        console.print(Text(report.fake_sentence, style="bold yellow"))
+
+
+def _print_appendix(appendix: Appendix, console: Console) -> None:
+    """Megabytes a second by page size. A store is not judged by them."""
+    if appendix.speeds:
+        table = Table(title="Throughput, sealed and verified (decides nothing)")
+        pages = appendix.speeds[0].pages
+        for column in ("page", "put MB/s", "get MB/s", f"exists of {pages}, µs"):
+            table.add_column(column, justify="right")
+        for speed in appendix.speeds:
+            numbers = (speed.set_mb_per_s, speed.get_mb_per_s, speed.exists_us)
+            table.add_row(format_size(speed.page_bytes), *[f"{number:,.0f}" for number in numbers])
+        console.print(table)
+    for text in appendix.skipped:
+        console.print(Text(f"  not measured: {text}", style="yellow"), soft_wrap=True)
 
 
 def _levels_table(report: Report) -> Table:
