@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from hicache_conformance.xor import Xor
 
 from hicache_core.keys import page_hashes
-from hicache_core.namespace import Identity, TransformIdentity
+from hicache_core.namespace import Identity
 from hicache_core.pools import KVGeometry, make_host_pool
 from hicache_core.storage import open_session
 from hicache_core.storage.settings import SessionSettings
-from hicache_core.types import IoContext, Outcome, Page
 
 PAGE_BYTES, PAGES = 1 << 20, 256
 WORKERS = 2
@@ -30,34 +30,6 @@ class Case:
     what: str
     per_worker: float
     limit: float
-
-
-class Xor:
-    """A transform of equal length, so that every page goes through staging on its way out."""
-
-    identity = TransformIdentity("xor", "1")
-    changes_length = False
-    in_place_decode = True
-
-    def max_size(self, nbytes: int) -> int:
-        return nbytes
-
-    def encode(self, ctx: IoContext, keys: Sequence[str], pages: Sequence[Page]) -> list[Page]:
-        return [[memoryview(np.bitwise_xor(np.frombuffer(b, np.uint8), 0x5A)) for b in page] for page in pages]
-
-    def decode(
-        self,
-        ctx: IoContext,
-        keys: Sequence[str],
-        src: Sequence[Page],
-        lengths: Sequence[int],
-        dst: Sequence[Page],
-        outcomes: Sequence[Outcome],
-    ) -> list[Outcome]:
-        for source, target, outcome in zip(src, dst, outcomes, strict=True):
-            for before, after in zip(source, target, strict=True) if outcome else ():
-                np.bitwise_xor(np.frombuffer(before, np.uint8), 0x5A, out=np.frombuffer(after, np.uint8))
-        return list(outcomes)
 
 
 def measure() -> list[Case]:

@@ -33,7 +33,7 @@ def test_a_broken_backend_is_caught_by_its_case(backend):
     assert result.reason
 
 
-@pytest.mark.parametrize("case", catalogue(["core"]), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", catalogue(["core", "hybrid"]), ids=lambda case: case.id)
 def test_a_sound_backend_passes(case):
     result = run_case(case, Target(spec_of(Sound), back_door=DictDoor))
     assert (result.outcome, result.reason) == ("pass", "")

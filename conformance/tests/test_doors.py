@@ -36,7 +36,14 @@ def test_the_command_reports_levels_cases_seed_and_versions(tmp_path):
     assert code == PASSED
     assert report["backend"] == "memory"
     assert report["seed"] == 7
-    assert report["levels"] == {"core": "partial", "durable": "not_declared", "hostile": "partial"}
+    assert report["levels"] == {
+        "core": "partial",
+        "zero_copy": "not_declared",
+        "hybrid": "partial",
+        "durable": "not_declared",
+        "shared": "not_declared",
+        "hostile": "partial",
+    }
     assert {c["id"]: c["outcome"] for c in report["cases"]} == {
         QUICK[0]: "pass",
         QUICK[1]: "pass",

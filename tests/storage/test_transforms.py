@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hicache_conformance.xor import Xor
 
 from hicache_core.errors import ConfigError
 from hicache_core.namespace import TransformIdentity
@@ -15,40 +16,6 @@ from hicache_core.storage import SessionSettings
 from hicache_core.types import Capabilities, IoContext, Outcome, Page, PoolName
 
 VARIABLE = Capabilities(variable_length=True, replace=True)
-
-
-class Xor:
-    """Every byte against a key byte: the simplest that hides the plaintext."""
-
-    changes_length = False
-
-    def __init__(self, key: int = 0x5A, in_place: bool = True) -> None:
-        self.key = key
-        self.in_place_decode = in_place
-        self.identity = TransformIdentity("xor", "1", key_id=f"{key:02x}")
-
-    def max_size(self, nbytes: int) -> int:
-        return nbytes
-
-    def encode(self, ctx: IoContext, keys: Sequence[str], pages: Sequence[Page]) -> list[Page]:
-        return [[memoryview(bytes(b ^ self.key for b in buffer)) for buffer in page] for page in pages]
-
-    def decode(
-        self,
-        ctx: IoContext,
-        keys: Sequence[str],
-        src: Sequence[Page],
-        lengths: list[int],
-        dst: Sequence[Page],
-        outcomes: list[Outcome],
-    ) -> list[Outcome]:
-        for source, target, length, outcome in zip(src, dst, lengths, outcomes, strict=True):
-            if outcome:
-                plain = bytes(b ^ self.key for b in b"".join(source)[:length])
-                for buffer in target:
-                    buffer[: len(plain)] = plain[: len(buffer)]
-                    plain = plain[len(buffer) :]
-        return outcomes
 
 
 class Deflate(Xor):

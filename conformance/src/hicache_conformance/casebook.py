@@ -11,9 +11,10 @@ from hicache_core.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from hicache_conformance.harness import Harness
+    from hicache_core.types import Capabilities
 
-LEVELS = ("core", "durable", "hostile")
-"""Independent marks, in the order of the report. zero_copy, hybrid and shared are not built yet."""
+LEVELS = ("core", "zero_copy", "hybrid", "durable", "shared", "hostile")
+"""Independent marks, in the order of the report."""
 
 CaseBody: TypeAlias = "Callable[[Harness], None]"
 
@@ -31,6 +32,7 @@ _MODULES = (
     "history",
     "sessions",
     "transforms",
+    "hybrid",
     "crash",
     "damage",
     "intruders",
@@ -71,6 +73,15 @@ def case(level: str, rule: str, *, rounds: int = 2) -> Callable[[CaseBody], Case
         return body
 
     return register
+
+
+def declared(level: str, capabilities: Capabilities) -> bool:
+    """Whether a store declares what a level is about. core, hybrid (the core lifts it) and hostile concern all."""
+    if level == "zero_copy":
+        return capabilities.zero_copy_v1 or capabilities.registration == "region"
+    if level == "durable":
+        return capabilities.durable
+    return level != "shared" or capabilities.shared
 
 
 def catalogue(levels: Iterable[str] | None = None) -> tuple[Case, ...]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hicache_conformance.backdoor import BackDoor
+from hicache_conformance.casebook import declared
 from hicache_conformance.driver import Driver, make_backend
 from hicache_conformance.material import POISON, Lent, page_bytes
 from hicache_conformance.target import Resolved, Target
@@ -25,9 +26,18 @@ class Harness:
     """One round of one case on one target."""
 
     def __init__(
-        self, target: Target, resolved: Resolved, directory: Path, *, case: str, seed: int, turn: int
+        self,
+        target: Target,
+        resolved: Resolved,
+        directory: Path,
+        *,
+        case: str,
+        seed: int,
+        turn: int,
+        level: str = "core",
     ) -> None:
         self.target = target
+        self.level = level
         self.resolved = resolved
         self.directory = directory
         self.seed = seed
@@ -38,11 +48,19 @@ class Harness:
         self._namespaces: set[str] = set()
         self._threads = set(threading.enumerate())
         self._cleanups: list[Callable[[], object]] = []
+        self.capabilities: Capabilities = resolved.capabilities
+        """What the spec declares under these options; once a backend was opened, what that one declares."""
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the spec declares under these options."""
-        return self.resolved.capabilities
+    def learn(self, backend: object) -> None:
+        """An opened backend may have narrowed its capabilities, having seen what its store can do.
+
+        Skipped where it no longer declares the level of the case.
+        """
+        narrowed = getattr(backend, "capabilities", None)
+        if isinstance(narrowed, Capabilities):
+            self.capabilities = narrowed
+        if not declared(self.level, self.capabilities):
+            raise Skipped(f"the store, once opened, does not declare what level {self.level} is about")
 
     # --- names ---------------------------------------------------------------------------------------------------
 
@@ -104,6 +122,7 @@ class Harness:
     def open(self, n: int = 0) -> Driver:
         """Open the backend, past the core."""
         backend = make_backend(self.resolved.spec, self.resolved.options, self.context(n))
+        self.learn(backend)
         driver = Driver(backend, self.capabilities, timeout=max(60.0, self.patience))
         self._drivers.append(driver)
         return driver

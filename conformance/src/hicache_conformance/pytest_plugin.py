@@ -12,7 +12,10 @@ import pytest
 _MARKERS = (
     "hicache_conformance(level): a case of the hicache conformance suite",
     "hicache_core: conformance level core",
+    "hicache_zero_copy: conformance level zero_copy",
+    "hicache_hybrid: conformance level hybrid",
     "hicache_durable: conformance level durable",
+    "hicache_shared: conformance level shared",
     "hicache_hostile: conformance level hostile",
 )
 

@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from hicache_conformance.backdoor import BackDoor
 from hicache_conformance.driver import make_backend
 from hicache_conformance.harness import Harness
 from hicache_conformance.material import Lent, page_bytes
+from hicache_conformance.pools import WatchedPool, usual_form
 from hicache_conformance.verdict import check_bytes, check_equal
 from hicache_core.namespace import Identity
 from hicache_core.plugin.select import BackendChoice
 from hicache_core.storage import SessionSettings, StorageSession, Transform, open_session
-from hicache_core.types import Outcome, PoolName, Slots
+from hicache_core.types import Outcome
 
 
 @dataclass
@@ -53,6 +52,12 @@ class Opened:
     def shape(self) -> tuple[int, ...]:
         """Regions of a page."""
         return self.h.shape(2, 512)[1:]
+
+    def pool(self, count: int, **more: Any) -> WatchedPool:
+        """A host pool of the usual form, lent to the session until it closes."""
+        pool = WatchedPool(self.h, count, more.pop("form", None) or usual_form(self.h), **more)
+        self.session.register_host_pool(pool.view)
+        return pool
 
     def put(self, hashes: Sequence[str], *, version: int = 0, shape: Sequence[int] | None = None) -> list[Outcome]:
         """Set each page."""
@@ -101,6 +106,7 @@ def session_on(
 
     def factory(options: Any, context: Any) -> object:
         made.append(make_backend(h.resolved.spec, options, context))
+        h.learn(made[0])
         between.append(wrap(made[0]) if wrap is not None else made[0])
         return between[0]
 
@@ -117,29 +123,3 @@ def session_on(
     h.at_end(session.close)
     h.at_end(lambda: session.clear(timeout=h.patience))
     return opened
-
-
-class ArrayPool:
-    """A host pool in page_first order: one page after another, each of equal regions. A `HostPoolView`."""
-
-    name = PoolName.KV
-    layout = "page_first"
-    page_size = 16
-
-    def __init__(self, pages: int, shape: Sequence[int], alignment: int) -> None:
-        self._pages = [Lent(shape, alignment=alignment) for _ in range(pages)]
-        self.owner: object = self._pages
-
-    def lent(self, slot: int) -> Lent:
-        """The buffers of one page."""
-        return self._pages[slot]
-
-    def regions(self, slots: Slots) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Addresses and sizes, int64[n, r]."""
-        views = [[np.frombuffer(b, np.uint8) for b in self._pages[slot].buffers] for slot in slots]
-        pointers = np.array([[view.ctypes.data for view in row] for row in views], np.int64)
-        return pointers, np.array([[view.nbytes for view in row] for row in views], np.int64)
-
-    def pages(self, slots: Slots) -> list[list[memoryview]]:
-        """Writable byte buffers."""
-        return [list(self._pages[slot].buffers) for slot in slots]

@@ -2,93 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hicache_conformance.casebook import case
 from hicache_conformance.harness import Harness
+from hicache_conformance.material import Lent
+from hicache_conformance.pools import WatchedPool
 from hicache_conformance.proxy import Recording
-from hicache_conformance.sessioning import ArrayPool, session_on
+from hicache_conformance.sessioning import Opened, session_on
 from hicache_conformance.verdict import Skipped, check, check_equal
-from hicache_core.namespace import TransformIdentity
-from hicache_core.types import IoContext, Outcome, Page
+from hicache_conformance.xor import Xor
+from hicache_core.types import Outcome, PoolName, PoolTransfer
 
 _PLAIN = b"this text stands in every page and must never reach the store. "
-
-
-class XorTransform:
-    """Every byte against 0x5C: the simplest cipher whose failure shows at once."""
-
-    identity = TransformIdentity("conformance-xor", "1", "5c", "conformance")
-    changes_length = False
-
-    def __init__(self, *, in_place: bool) -> None:
-        self.in_place_decode = in_place
-
-    def max_size(self, nbytes: int) -> int:
-        """As long as the page."""
-        return nbytes
-
-    def encode(self, ctx: IoContext, keys: Sequence[str], pages: Sequence[Page]) -> list[Page]:
-        """New pages."""
-        return [[_xor(buffer) for buffer in page] for page in pages]
-
-    def decode(
-        self,
-        ctx: IoContext,
-        keys: Sequence[str],
-        src: Sequence[Page],
-        lengths: list[int],
-        dst: Sequence[Page],
-        outcomes: list[Outcome],
-    ) -> list[Outcome]:
-        """Back into the page."""
-        for i, outcome in enumerate(outcomes):
-            if outcome is Outcome.HIT:
-                plain = _xor(memoryview(b"".join(src[i])))
-                at = 0
-                for buffer in dst[i]:
-                    buffer[:] = plain[at : at + len(buffer)]
-                    at += len(buffer)
-                lengths[i] = at
-        return outcomes
-
-
-def _xor(buffer: memoryview) -> memoryview:
-    return memoryview(bytes(np.bitwise_xor(np.frombuffer(buffer, np.uint8), np.uint8(0x5C))))
+_EACH = 5
 
 
 @case("core", "layers of a session: transforms")
 def plaintext_never_reaches_the_store(h: Harness) -> None:
-    """With an XOR transform no plaintext is handed to the backend or lies in the store, by buffers or by v1."""
-    for in_place in (False, True):
-        s = session_on(h, wrap=Recording, transforms=[XorTransform(in_place=in_place)])
-        hashes = s.hashes(12)
-        pool = ArrayPool(12, s.shape, h.capabilities.alignment)
-        s.session.register_host_pool(pool)
-        plain = (_PLAIN * (1 + sum(s.shape) // len(_PLAIN)))[: sum(s.shape)]
-        for n in range(12):
-            pool.lent(n).write(plain)
-        s.session.set(hashes[:6], [pool.lent(n).buffers for n in range(6)])
-        s.session.set_v1(hashes[6:], np.arange(6, 12))
-        for n in range(12):
-            check(pool.lent(n).data() == plain, "the transform changed the engine's live page")
-        check_equal(len(s.between.seen), 12, "pages that reached the backend")
+    """With an XOR transform no plaintext is handed to the backend, by buffers, by v1 or by v2."""
+    for key, in_place in ((0x5C, False), (0x3A, True)):
+        s = session_on(h, wrap=Recording, transforms=[Xor(key, in_place)])
+        _round_trip(h, s)
+        check_equal(len(s.between.seen), 3 * _EACH, "pages that reached the backend")
         for key, data in s.between.seen.items():
             check(_PLAIN[:24] not in data, f"plaintext was handed to the backend under {key!r}")
-        _look_behind(h, s.physical(hashes), s.backend)
-        answers = s.session.get_v1(hashes[:6], np.arange(6))
-        outcomes, pages = s.read(hashes[6:])
-        check_equal([*answers, *outcomes], [Outcome.HIT] * 12, "get through the transform")
-        for n, data in enumerate([*(pool.lent(n).data() for n in range(6)), *(p.data() for p in pages)]):
-            check(data == plain, f"page {n} did not come back as it was")
-        s.session.clear() if s.session.capabilities.delete == "immediate" else None
         s.session.close()
 
 
+@case("core", "layers of a session: transforms")
+def plaintext_does_not_lie_in_the_store(h: Harness) -> None:
+    """With an XOR transform and the store's own v1 and v2 hooks, no plaintext is to be found at the back door."""
+    for key, in_place in ((0x5C, False), (0x3A, True)):
+        s = session_on(h, transforms=[Xor(key, in_place)])
+        _round_trip(h, s)
+        s.session.close()
+
+
+def _round_trip(h: Harness, s: Opened) -> None:
+    """Write five pages each way, look behind, and read each of them another way."""
+    hashes = s.hashes(3 * _EACH)
+    first, second, third = (hashes[n : n + _EACH] for n in range(0, 3 * _EACH, _EACH))
+    slots = np.arange(3 * _EACH)
+    pool = s.pool(3 * _EACH)
+    plain = (_PLAIN * (1 + pool.page_nbytes // len(_PLAIN)))[: pool.page_nbytes]
+    for slot in slots.tolist():
+        pool.view.set_from_flat_data_page(slot, plain)
+    stored = s.session.set(first, [_page(h, pool, plain).buffers for _ in first])
+    stored += s.session.set_v1(second, slots[_EACH : 2 * _EACH])
+    stored += s.session.set_v2([PoolTransfer(PoolName.KV, third, slots[2 * _EACH :])])[PoolName.KV]
+    check_equal(stored, [Outcome.STORED] * len(hashes), "set through the transform")
+    check(all(pool.data(slot) == plain for slot in slots.tolist()), "the transform changed the engine's live page")
+    _look_behind(h, s.physical(hashes), s.backend)
+    pool.poison()
+    found = s.session.get_v1(first, slots[:_EACH])
+    found += s.session.get_v2([PoolTransfer(PoolName.KV, second, slots[_EACH : 2 * _EACH])])[PoolName.KV]
+    pages = [_page(h, pool) for _ in third]
+    found += s.session.get(third, [page.buffers for page in pages])
+    check_equal(found, [Outcome.HIT] * len(hashes), "get through the transform")
+    for n, data in enumerate([*map(pool.data, range(2 * _EACH)), *(page.data() for page in pages)]):
+        check(data == plain, f"page {n} did not come back as it was")
+
+
+def _page(h: Harness, pool: WatchedPool, plain: bytes | None = None) -> Lent:
+    page = h.blank((pool.page_nbytes,))
+    if plain is not None:
+        page.write(plain)
+    return page
+
+
 def _look_behind(h: Harness, keys: list[str], backend: object) -> None:
-    """At the back door too, where the author offers one; the recording proxy has seen what was handed over."""
+    """At the back door, where the author offers one; the recording proxy has seen what was handed over."""
     try:
         door = h.back_door(backend)
     except Skipped:
