@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import random
 import shutil
 import tempfile
 import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from hicache_conformance.backdoor import close_kits
 from hicache_conformance.casebook import LEVELS, Case, catalogue, declared, find_case
 from hicache_conformance.harness import Harness
-from hicache_conformance.report import CaseResult, Report
+from hicache_conformance.report import CaseResult, Report, command_line
 from hicache_conformance.target import Resolved, Target
 from hicache_conformance.verdict import CaseFailed, NotApplicable, Skipped
+from hicache_conformance.versions import versions
 from hicache_core.errors import HiCacheError
-from hicache_core.plugin.discovery import discover
-from hicache_core.plugin.options import redact
+from hicache_core.plugin.redaction import HIDDEN, hider, redact, redact_url
 from hicache_core.plugin.select import BackendChoice, open_backend
 from hicache_core.storage.binding import HookBinding
-from hicache_core.types import PLUGIN_API, Capabilities
+from hicache_core.types import Capabilities
 
 CASE_LIMIT = 20.0
 """A case that takes longer than this many times the target's patience is taken for hung."""
@@ -50,6 +51,7 @@ def run(
     if cases is not None:
         wanted = {find_case(name).id for name in cases}
         chosen = tuple(c for c in chosen if c.id in wanted)
+    begun = time.monotonic()
     try:
         report = describe(target, seed=seed, levels=tuple(levels) if levels is not None else LEVELS)
         for case in chosen:
@@ -61,6 +63,7 @@ def run(
                 on_result(result)
     finally:
         close_kits()
+    report.seconds = time.monotonic() - begun
     return report
 
 
@@ -74,7 +77,7 @@ def describe(target: Target, *, seed: int, levels: tuple[str, ...]) -> Report:
         shutil.rmtree(directory, ignore_errors=True)
     return Report(
         backend=target.name,
-        versions=versions(target),
+        versions=versions(target, resolved.spec),
         seed=seed,
         levels_run=levels,
         not_declared=tuple(level for level in levels if not declared(level, capabilities)),
@@ -82,7 +85,19 @@ def describe(target: Target, *, seed: int, levels: tuple[str, ...]) -> Report:
         fake_reason=target.fake,
         options=redact(resolved.options),
         expected=Counter(case.level for case in catalogue(levels)),
+        command=_command(target, resolved),
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _command(target: Target, resolved: Resolved) -> str:
+    """How a person runs the suite on this target; nothing for a spec that no entry point names."""
+    if not isinstance(target.backend, str):
+        return ""
+    shown = redact(resolved.options)
+    given = {name: HIDDEN if shown.get(name) == HIDDEN else value for name, value in redact(target.options).items()}
+    backend = redact_url(target.backend) if "://" in target.backend else target.backend
+    return command_line(backend, given)
 
 
 def _opened_capabilities(target: Target, resolved: Resolved, directory: Path) -> Capabilities:
@@ -136,21 +151,6 @@ def _within(seconds: float, body: Callable[[], None]) -> None:
     thread.join(seconds)
 
 
-def versions(target: Target) -> dict[str, str]:
-    """Versions of everything that took part."""
-    found = {"python": platform.python_version(), "plugin_api": str(PLUGIN_API)}
-    names = ["hicache-core", "hicache-conformance"]
-    backend = discover().specs.get(target.name) if isinstance(target.backend, str) else None
-    if backend is not None:
-        names.append(backend.distribution)
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
-
-
 def run_case(case: Case, target: Target, *, seed: int = 0, excuse: str | None = None) -> CaseResult:
     """Run one case, all its rounds, on a store of its own where the backend's kit can make one.
 
@@ -163,15 +163,19 @@ def run_case(case: Case, target: Target, *, seed: int = 0, excuse: str | None = 
     )
     thread.start()
     limit = CASE_LIMIT * target.patience
+    begun = time.monotonic()
     thread.join(limit)
     result = box[0] if box else CaseResult(case.id, case.level, "fail", f"hung: did not come back within {limit:g} s")
+    result = replace(result, seconds=time.monotonic() - begun)
     return _excused(result, target.xfail.get(case.id) if excuse is None else excuse)
 
 
 def _judge(case: Case, target: Target, seed: int) -> CaseResult:
     directory = Path(tempfile.mkdtemp(prefix="hicache-conformance-"))
+    hide = hider(target.options)
     try:
         resolved = target.resolve(directory)
+        hide = hider(resolved.options)
         if not declared(case.level, resolved.capabilities):
             return CaseResult(case.id, case.level, "skip", f"capability {case.level} is not declared")
         for turn in range(case.rounds):
@@ -182,9 +186,9 @@ def _judge(case: Case, target: Target, seed: int) -> CaseResult:
     except Skipped as reason:
         return CaseResult(case.id, case.level, "skip", str(reason))
     except AssertionError as failure:
-        return CaseResult(case.id, case.level, "fail", str(failure) or "assertion failed")
+        return CaseResult(case.id, case.level, "fail", hide(str(failure)) or "assertion failed")
     except BaseException as error:  # noqa: BLE001 - any backend may raise anything; the report names it
-        return CaseResult(case.id, case.level, "error", _where(error))
+        return CaseResult(case.id, case.level, "error", hide(_where(error)))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return CaseResult(case.id, case.level, "pass")
@@ -214,5 +218,5 @@ def _excused(result: CaseResult, reason: str | None) -> CaseResult:
     if not reason.strip():
         return CaseResult(result.id, result.level, "error", "marked xfail without a reason")
     if result.outcome == "pass":
-        return CaseResult(result.id, result.level, "fail", f"passes, but is marked xfail: {reason}")
-    return CaseResult(result.id, result.level, "xfail", f"{reason} ({result.reason})")
+        return replace(result, outcome="fail", reason=f"passes, but is marked xfail: {reason}")
+    return replace(result, outcome="xfail", reason=f"{reason} ({result.reason})")
