@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from hicache_core.errors import MisuseError
@@ -84,6 +84,16 @@ class FileBackend:
             return self._publisher.write(keys, pages, replace=ctx.replace, deadline=ctx.deadline)
 
     @hookimpl
+    def batch_get_v1(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
+        """Scatter each file straight into the pool's regions, which `ctx.pages` holds with the seals in front."""
+        return self.batch_get(keys, _pages(ctx), ctx)
+
+    @hookimpl
+    def batch_set_v1(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
+        """Gather each file straight from the pool's regions."""
+        return self.batch_set(keys, _pages(ctx), ctx)
+
+    @hookimpl
     def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
         """Remove files."""
         with self._call():
@@ -140,3 +150,10 @@ class FileBackend:
                 if self._closing and not self._running:
                     self._store.close(ours=os.getpid() == self._pid)
                     self._idle.notify_all()
+
+
+def _pages(ctx: IoContext) -> Sequence[Page]:
+    pages = ctx.pages
+    if pages is None or isinstance(pages, Mapping):
+        raise MisuseError("a v1 call needs its pages in ctx.pages, one per key")
+    return pages

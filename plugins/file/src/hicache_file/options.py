@@ -54,6 +54,7 @@ def capabilities(options: FileOptions) -> Capabilities:
     return Capabilities(
         durable=True,
         shared=True,
+        zero_copy_v1=not options.direct,  # pools of other engines need not be aligned as O_DIRECT wants it
         replace=True,
         delete="immediate",
         scan=True,
