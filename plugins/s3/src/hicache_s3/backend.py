@@ -1,0 +1,124 @@
+"""The hooks of backend `s3`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from hicache_core.errors import MisuseError
+from hicache_core.plugin.spec import hookimpl
+from hicache_core.types import IoContext, OpenContext, Outcome, Page
+from hicache_s3.directory import Directory
+from hicache_s3.names import legal_namespace
+from hicache_s3.opening import Store, open_store
+from hicache_s3.options import S3Options
+from hicache_s3.pages import Pages
+from hicache_s3.stats import S3Stats
+
+_CLOSE_PATIENCE_SECONDS = 5.0
+
+
+def open_s3(options: S3Options, ctx: OpenContext) -> S3Backend:
+    """Open the store at options.url. Raises OptionError or OpenError, with what to do about it."""
+    return S3Backend(open_store(options, inspecting=ctx.inspecting))
+
+
+class S3Backend:
+    """Pages as objects. Thread-safe; several of these, in one process or many, may share a bucket and prefix."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pages, self._directory = Pages(store), Directory(store)
+        self._pid = os.getpid()
+        self._closing = False
+        self._running = 0
+        self._idle = threading.Condition()
+        self.capabilities = store.capabilities
+
+    @hookimpl
+    def batch_exists(self, keys: Sequence[str], ctx: IoContext) -> int:
+        """Length of the run of leading keys that have an object; all asked for at once."""
+        with self._call():
+            return self._pages.run_of(keys, ctx.deadline)
+
+    @hookimpl
+    def batch_contains(self, keys: Sequence[str], ctx: IoContext) -> list[bool]:
+        """For each key whether it has an object."""
+        with self._call():
+            return self._pages.contains(keys, ctx.deadline)
+
+    @hookimpl
+    def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        """Read each object and copy it into its page's buffers."""
+        with self._call():
+            return self._pages.read(keys, pages, ctx.deadline, ctx.lengths)
+
+    @hookimpl
+    def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        """Join each page's buffers and put them as one object."""
+        with self._call():
+            return self._pages.write(keys, pages, ctx.deadline, replace=ctx.replace)
+
+    @hookimpl
+    def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
+        """Remove objects."""
+        with self._call():
+            return self._pages.remove(keys, ctx.deadline)
+
+    @hookimpl
+    def clear(self, namespace: str) -> int:
+        """Remove every page of this namespace."""
+        with self._call():
+            return self._directory.clear(namespace) if legal_namespace(namespace) else 0
+
+    @hookimpl
+    def scan(self, namespace: str | None, cursor: str | None) -> tuple[list[tuple[str, int, float]], str | None]:
+        """One page of the server's listing, without what is no page of ours, and where to go on."""
+        with self._call():
+            if namespace is not None and not legal_namespace(namespace):
+                return [], None
+            return self._directory.scan(namespace, cursor)
+
+    @hookimpl
+    def stats(self) -> S3Stats:
+        """Counts of this open store."""
+        client, counters = self._store.client, self._store.counters
+        return S3Stats(
+            client=client.name,
+            conditional_create=client.conditional,
+            requests=counters.requests,
+            bytes_read=counters.bytes_read,
+            bytes_written=counters.bytes_written,
+            rejected=counters.rejected,
+            errors=counters.errors,
+            last_error=counters.last_error,
+        )
+
+    @hookimpl
+    def close(self) -> None:
+        """End thread and connections; waits a little for calls that are still running, then cuts them off."""
+        with self._idle:
+            if os.getpid() != self._pid:
+                self._closing = True  # thread and connections are the parent's
+                return
+            self._closing = True
+            self._idle.wait_for(lambda: not self._running, _CLOSE_PATIENCE_SECONDS)
+        self._store.close()
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        if os.getpid() != self._pid:
+            raise MisuseError(f"this s3 store is of process {self._pid}; a forked one opens its own")
+        with self._idle:
+            if self._closing:
+                raise MisuseError("this s3 store is closed")
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._running -= 1
+                if not self._running:
+                    self._idle.notify_all()
