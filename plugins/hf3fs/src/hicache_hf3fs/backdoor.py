@@ -1,0 +1,102 @@
+"""The back door for the conformance suite (entry point `hicache.backdoors`): slots and rows as they are on disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hicache_hf3fs.index.interface import SLOT_UNIT
+from hicache_hf3fs.index.schema import DATABASE
+from hicache_hf3fs.options import Hf3fsOptions
+
+
+class Hf3fsBackDoor:
+    """Reads and writes slots and rows with SQLite and the files alone. Embedded index only."""
+
+    page_files = False
+    """A page is a part of a file, so cases that plant something in the place of a page's file do not apply."""
+
+    def __init__(self, root: Path, index: Path) -> None:
+        self.root: Path | None = root
+        self._slots, self._database = root / "slots", index / DATABASE
+
+    def raw_get(self, key: str) -> bytes | None:
+        """The bytes in the key's slot, or None."""
+        with self._connection() as connection:
+            row = connection.execute("SELECT slot_bytes, slot, nbytes FROM pages WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        with open(self._slots / str(row[0]), "rb") as file:
+            return os.pread(file.fileno(), row[2], row[0] * row[1])
+
+    def raw_set(self, key: str, data: bytes) -> None:
+        """Put exactly these bytes under the key: into its slot where they fit, else into a new one."""
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            row = connection.execute("SELECT id, slot_bytes, slot FROM pages WHERE key = ?", (key,)).fetchone()
+            if row is None or len(data) > row[1]:
+                row = self._other_slot(connection, key, len(data))
+            connection.execute("UPDATE pages SET nbytes = ? WHERE id = ?", (len(data), row[0]))
+            with open(self._slots / str(row[1]), "ab") as file:
+                pass
+            with open(self._slots / str(row[1]), "r+b") as file:
+                os.pwrite(file.fileno(), data, row[1] * row[2])
+            connection.execute("COMMIT")
+
+    def raw_delete(self, key: str) -> bool:
+        """Remove the row; whether there was one."""
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO free SELECT slot_bytes, 0, slot FROM pages WHERE key = ?", (key,))
+            gone = connection.execute("DELETE FROM pages WHERE key = ?", (key,)).rowcount
+            connection.execute("UPDATE facts SET value = value + 1 WHERE name = 'epoch'")
+            connection.execute("COMMIT")
+        return gone > 0
+
+    def raw_list(self) -> list[str]:
+        """The keys of all rows."""
+        with self._connection() as connection:
+            return [key for (key,) in connection.execute("SELECT key FROM pages")]
+
+    @staticmethod
+    def _other_slot(connection: sqlite3.Connection, key: str, nbytes: int) -> tuple[int, int, int]:
+        """Move the key to a fresh slot at the end of the file of its size: (id, slot_bytes, slot)."""
+        connection.execute("INSERT INTO free SELECT slot_bytes, 0, slot FROM pages WHERE key = ?", (key,))
+        connection.execute("DELETE FROM pages WHERE key = ?", (key,))
+        slot_bytes = -(-max(1, nbytes) // SLOT_UNIT) * SLOT_UNIT
+        connection.execute("INSERT OR IGNORE INTO classes VALUES (?, 0, 0)", (slot_bytes,))
+        connection.execute(
+            "UPDATE classes SET extent = extent + 1, solid = solid + 1 WHERE slot_bytes = ?", (slot_bytes,)
+        )
+        [(extent,)] = connection.execute("SELECT extent FROM classes WHERE slot_bytes = ?", (slot_bytes,))
+        now = time.time()
+        page = connection.execute(
+            "INSERT INTO pages(key, slot_bytes, slot, nbytes, written, used) VALUES (?, ?, ?, ?, ?, ?)",
+            (key, slot_bytes, extent - 1, nbytes, now, now),
+        ).lastrowid
+        return int(page or 0), slot_bytes, extent - 1
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._database, isolation_level=None)) as connection:
+            yield connection
+
+
+class Hf3fsKit:
+    """What the suite needs to know of this backend."""
+
+    def throwaway(self, directory: Path) -> dict[str, Any]:
+        """Options of a fresh store in an empty directory."""
+        return {"root": str(directory / "store")}
+
+    def back_door(self, backend: object, options: Hf3fsOptions) -> Hf3fsBackDoor:
+        """The way into the store at options.root."""
+        return Hf3fsBackDoor(Path(options.root), Path(options.index_dir or options.root))
+
+
+kit = Hf3fsKit()

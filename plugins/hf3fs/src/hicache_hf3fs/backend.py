@@ -1,0 +1,178 @@
+"""The hooks of backend `hf3fs`."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from hicache_core.errors import MisuseError
+from hicache_core.plugin.spec import hookimpl
+from hicache_core.types import KEY_PATTERN, HostPoolView, IoContext, OpenContext, Outcome, Page, PoolName, Slots
+from hicache_hf3fs.counters import Hf3fsStats
+from hicache_hf3fs.index.interface import askable
+from hicache_hf3fs.opening import Store, open_store
+from hicache_hf3fs.options import Hf3fsOptions
+
+SCAN_ENTRIES = 1024
+_CLOSE_PATIENCE_SECONDS = 5.0
+_of_this_process: weakref.WeakSet[Hf3fsBackend] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for backend in list(_of_this_process):
+        backend.leave_to_parent()
+    _of_this_process.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def open_hf3fs(options: Hf3fsOptions, ctx: OpenContext) -> Hf3fsBackend:
+    """Open the store at options.root. Raises OptionError, OpenError, MissingDependencyError with the mend."""
+    return Hf3fsBackend(open_store(options, inspecting=ctx.inspecting))
+
+
+class Hf3fsBackend:
+    """Pages in slots. Thread-safe; several of these, in one process or many, may share a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pools: dict[PoolName, HostPoolView] = {}
+        self._pid = os.getpid()
+        self._closing = False
+        self._running = 0
+        self._idle = threading.Condition()
+        self.capabilities = store.capabilities
+        _of_this_process.add(self)
+
+    @hookimpl
+    def batch_exists(self, keys: Sequence[str], ctx: IoContext) -> int:
+        """Length of the run of leading keys that the index has."""
+        with self._call():
+            rows = self._store.index.lookup(askable(keys), ctx.deadline).rows
+            return next((count for count, row in enumerate(rows) if row is None), len(rows))
+
+    @hookimpl
+    def batch_contains(self, keys: Sequence[str], ctx: IoContext) -> list[bool]:
+        """For each key whether the index has it."""
+        with self._call():
+            return [row is not None for row in self._store.index.lookup(askable(keys), ctx.deadline).rows]
+
+    @hookimpl
+    def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        """Read each slot into its page's buffers."""
+        with self._call():
+            return self._store.reader.read(keys, pages, ctx.deadline)
+
+    @hookimpl
+    def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        """Write each page to a slot of its own and then name it in the index."""
+        with self._call():
+            return self._store.writer.write(keys, pages, replace=ctx.replace, deadline=ctx.deadline)
+
+    @hookimpl
+    def batch_get_v1(self, keys: Sequence[str], host_indices: Slots, ctx: IoContext) -> list[Outcome]:
+        """batch_get straight into the registered pool."""
+        return self.batch_get(keys, self._pages(host_indices, ctx), ctx)
+
+    @hookimpl
+    def batch_set_v1(self, keys: Sequence[str], host_indices: Slots, ctx: IoContext) -> list[Outcome]:
+        """batch_set straight from the registered pool."""
+        return self.batch_set(keys, self._pages(host_indices, ctx), ctx)
+
+    @hookimpl
+    def register_host_pool(self, view: HostPoolView) -> None:
+        """Remember the pool; its memory needs no registration."""
+        self._pools[view.name] = view
+
+    @hookimpl
+    def unregister_host_pool(self, view: HostPoolView) -> None:
+        """Forget the pool."""
+        self._pools.pop(view.name, None)
+
+    @hookimpl
+    def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
+        """Remove pages from the index; their slots are free at once."""
+        with self._call():
+            legal = [key for key in keys if KEY_PATTERN.fullmatch(key)]
+            gone = iter(self._store.index.delete(legal, ctx.deadline))
+            return [Outcome.HIT if KEY_PATTERN.fullmatch(key) and next(gone) else Outcome.MISS for key in keys]
+
+    @hookimpl
+    def clear(self, namespace: str) -> int:
+        """Remove every page of this namespace, and give its blocks back where the file system can."""
+        with self._call():
+            if not _legal_namespace(namespace):
+                return 0
+            count = self._store.index.clear(namespace)
+            self._store.writer.trim()
+            return count
+
+    @hookimpl
+    def scan(self, namespace: str | None, cursor: str | None) -> tuple[list[tuple[str, int, float]], str | None]:
+        """Some of the pages, in the order of their keys; the cursor is the last of them."""
+        with self._call():
+            if namespace is not None and not _legal_namespace(namespace):
+                return [], None
+            found = self._store.index.scan(namespace, cursor, SCAN_ENTRIES)
+            return [(key, nbytes, used) for key, nbytes, used in found], found[-1].key if len(
+                found
+            ) == SCAN_ENTRIES else None
+
+    @hookimpl
+    def stats(self) -> Hf3fsStats:
+        """Counts of the store and of this open one."""
+        with self._call():
+            return self._store.stats()
+
+    @hookimpl
+    def close(self) -> None:
+        """Release everything; waits a little for calls that are still running, the last of which does it."""
+        with self._idle:
+            self._closing = True
+            if self._idle.wait_for(lambda: not self._running, _CLOSE_PATIENCE_SECONDS):
+                self._release()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: give up every descriptor. A lock that the parent holds would else outlive the parent."""
+        self._idle = threading.Condition()  # another thread of the parent may have held the old one
+        self._closing, self._running = True, 0
+        self._store.close(ours=False)
+
+    def _pages(self, slots: Slots, ctx: IoContext) -> Sequence[Page]:
+        if ctx.pages is not None and not isinstance(ctx.pages, Mapping):
+            return ctx.pages
+        view = self._pools.get(PoolName.KV)
+        if view is None:
+            raise MisuseError("no KV host pool is registered")
+        pages = view.pages(slots)
+        if ctx.seals is None or isinstance(ctx.seals, Mapping):
+            return pages
+        return [[seal, *page] for seal, page in zip(ctx.seals, pages, strict=True)]
+
+    def _release(self) -> None:
+        self._pools.clear()
+        self._store.close(ours=os.getpid() == self._pid)
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        with self._idle:
+            if self._closing:
+                here = "closed" if os.getpid() == self._pid else f"of process {self._pid}; a forked one opens its own"
+                raise MisuseError(f"this hf3fs store is {here}")
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._running -= 1
+                if self._closing and not self._running:
+                    self._release()
+                    self._idle.notify_all()
+
+
+def _legal_namespace(name: str) -> bool:
+    return "/" not in name and KEY_PATTERN.fullmatch(name) is not None
