@@ -21,7 +21,11 @@ _log = logging.getLogger(__name__)
 
 @runtime_checkable
 class BackDoor(Protocol):
-    """Raw access to what is stored. Keys are physical keys; bytes are whole objects, the seal first."""
+    """Raw access to what is stored. Keys are physical keys; bytes are whole objects, the seal first.
+
+    An optional attribute `page_files = False` says that pages are parts of larger files: cases that plant something
+    in the place of a page's file then do not apply.
+    """
 
     root: Path | None
     """The directory that holds the store; None where it keeps no files (cases about files then do not apply)."""
