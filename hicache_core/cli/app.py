@@ -17,6 +17,7 @@ from hicache_core.cli import (
     dev_server_command,
     doctor_command,
     explain_command,
+    new_backend_command,
     replay_command,
     store_command,
 )
@@ -57,6 +58,7 @@ for module in (
     conformance_command,
     bench_command,
     dev_server_command,
+    new_backend_command,
 ):
     module.register(app)
 

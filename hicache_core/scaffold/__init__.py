@@ -1,0 +1,1 @@
+"""New distributions for storage backends, from templates: what `hicache new-backend` writes."""
