@@ -32,6 +32,8 @@ _MODULES = (
     "history",
     "sessions",
     "transforms",
+    "zero_copy",
+    "registration",
     "hybrid",
     "crash",
     "damage",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hicache_conformance.material import Lent
@@ -16,9 +17,11 @@ from hicache_core.types import (
     SET_OUTCOMES,
     BackendSpec,
     Capabilities,
+    HostPoolView,
     IoContext,
     OpenContext,
     Outcome,
+    Slots,
 )
 
 
@@ -39,7 +42,8 @@ class Driver:
         self.capabilities: Capabilities = getattr(backend, "capabilities", None) or capabilities
         self.timeout = timeout
         self._hooks: dict[str, Callable[..., Any] | None] = {}
-        self._registered: list[memoryview] = []
+        self.pools: list[HostPoolView] = []
+        """Host pools that are lent."""
 
     def has(self, hook: str) -> bool:
         """Whether the backend implements the hook."""
@@ -68,9 +72,9 @@ class Driver:
 
     def get(self, keys: Sequence[str], pages: Sequence[Lent], *, lengths: list[int] | None = None) -> list[Outcome]:
         """batch_get into the pages' buffers; the canaries around them are looked at. lengths: becomes ctx.lengths."""
-        self._register(pages)
         context = self.context(lengths=lengths)
-        answer = self._call("batch_get", keys=keys, pages=[p.buffers for p in pages], ctx=context)
+        with self._lent(pages):
+            answer = self._call("batch_get", keys=keys, pages=[p.buffers for p in pages], ctx=context)
         outcomes = self._outcomes("batch_get", answer, len(keys), GET_OUTCOMES)
         for key, page in zip(keys, pages, strict=True):
             check(page.canaries_intact(), f"batch_get wrote outside the buffers of {key!r}")
@@ -78,10 +82,51 @@ class Driver:
 
     def set(self, keys: Sequence[str], pages: Sequence[Lent], *, replace: bool = False) -> list[Outcome]:
         """batch_set from the pages' buffers."""
-        self._register(pages)
         context = self.context(replace=replace)
-        answer = self._call("batch_set", keys=keys, pages=[p.buffers for p in pages], ctx=context)
+        with self._lent(pages):
+            answer = self._call("batch_set", keys=keys, pages=[p.buffers for p in pages], ctx=context)
         return self._outcomes("batch_set", answer, len(keys), SET_OUTCOMES)
+
+    def lend_pool(self, view: HostPoolView) -> None:
+        """register_host_pool, where the backend has it."""
+        if self.has("register_host_pool"):
+            self._call("register_host_pool", view=view)
+        self.pools.append(view)
+
+    def take_back_pool(self, view: HostPoolView) -> None:
+        """unregister_host_pool, where the backend has it."""
+        if self.has("unregister_host_pool"):
+            self._call("unregister_host_pool", view=view)
+        self.pools.remove(view)
+
+    def get_v1(self, keys: Sequence[str], view: HostPoolView, slots: Slots, seals: Lent) -> list[Outcome]:
+        """batch_get_v1, or batch_get where the backend leaves it to the core. seals: one buffer for each key."""
+        return self._v1("get", GET_OUTCOMES, keys, view, slots, seals)
+
+    def set_v1(self, keys: Sequence[str], view: HostPoolView, slots: Slots, seals: Lent) -> list[Outcome]:
+        """batch_set_v1, or batch_set where the backend leaves it to the core."""
+        return self._v1("set", SET_OUTCOMES, keys, view, slots, seals)
+
+    def _v1(
+        self,
+        operation: str,
+        legal: frozenset[Outcome],
+        keys: Sequence[str],
+        view: HostPoolView,
+        slots: Slots,
+        seals: Lent,
+    ) -> list[Outcome]:
+        pages = [(seal, *page) for seal, page in zip(seals.buffers, view.pages(slots), strict=True)]
+        context = self.context(seals=seals.buffers, pages=pages)
+        hook, answer = f"batch_{operation}_v1", None
+        with self._lent([seals]):
+            if self.has(hook):
+                answer = self._call(hook, keys=keys, host_indices=slots, ctx=context)
+            if answer is None:
+                hook = f"batch_{operation}"
+                answer = self._call(hook, keys=keys, pages=pages, ctx=context)
+        check(seals.canaries_intact(), f"{hook} wrote beside the seals")
+        return self._outcomes(hook, answer, len(keys), legal)
 
     def delete(self, keys: Sequence[str]) -> list[Outcome] | None:
         """delete, or None where the store does not have it."""
@@ -120,11 +165,9 @@ class Driver:
         return self._call("stats") if self.has("stats") else None
 
     def close(self) -> None:
-        """Take back what was registered, then close."""
-        for buffer in self._registered:
-            if self.has("unregister_region"):
-                self._call("unregister_region", buffer=buffer)
-        self._registered.clear()
+        """Take back the pools that are lent, then close."""
+        for view in tuple(self.pools):
+            self.take_back_pool(view)
         answer = self._call("close")
         check(answer is None, f"close answered {short(answer)}; None")
 
@@ -148,11 +191,20 @@ class Driver:
             self._hooks[name] = getattr(self.backend, name, None)
         return self._hooks[name]
 
-    def _register(self, pages: Sequence[Lent]) -> None:
-        if self.capabilities.registration == "region" and self.has("register_region"):
-            for buffer in (b for page in pages for b in page.buffers):
-                self._call("register_region", buffer=buffer)
-                self._registered.append(buffer)
+    @contextmanager
+    def _lent(self, pages: Sequence[Lent]) -> Iterator[None]:
+        """Registers the pages' memory for one call, where the store wants that; each page once."""
+        wanted = self.capabilities.registration == "region" and self.has("register_region")
+        once = {id(page): page for page in pages if page.spans}
+        regions = [page.region() for page in once.values()] if wanted else []
+        try:
+            for region in regions:
+                self._call("register_region", buffer=region)
+            yield
+        finally:
+            for region in regions:
+                if self.has("unregister_region"):
+                    self._call("unregister_region", buffer=region)
 
     def _call(self, name: str, **arguments: Any) -> Any:
         method = self._hook(name)

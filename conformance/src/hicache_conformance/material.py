@@ -48,6 +48,11 @@ class Lent:
         """Bytes of the page, seal included."""
         return sum(end - start for start, end in self.spans)
 
+    def region(self) -> memoryview:
+        """One view from the first buffer to the end of the last, for stores that want memory registered."""
+        start, end = (self.spans[0][0], self.spans[-1][1]) if self.spans else (0, 0)
+        return memoryview(self.arena)[start:end]
+
     def write(self, data: bytes) -> None:
         """Put data, of exactly nbytes, into the buffers in order."""
         at = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -82,9 +83,10 @@ class WatchedPool:
         self._guarded: npt.NDArray[np.uint8] | None = None
         if memory is None:
             guard = max(_GUARD, h.capabilities.alignment)
-            arena = np.full(nbytes + 3 * guard, CANARY, np.uint8)
+            self._arena = bytearray([CANARY]) * (nbytes + 3 * guard)
+            arena = np.frombuffer(self._arena, np.uint8)
             start = guard + (-arena.ctypes.data) % guard
-            memory = arena.data[start : start + nbytes]
+            memory = memoryview(self._arena)[start : start + nbytes]
             self._guarded, self._start = arena, start
         self.nbytes = nbytes
         self.view: HostPool = make_host_pool(geometry, form.layout, count, name=name, memory=memory)
@@ -111,6 +113,19 @@ class WatchedPool:
         """The page holds exactly the hash's bytes."""
         expected = page_bytes(page_hash, self.page_nbytes, version)
         check_bytes(self.data(slot), expected, f"{what}: page {slot} of pool {self.view.name} ({self.form})")
+
+    def held_elsewhere(self) -> bool:
+        """Give our own views of the memory back, and say whether someone still holds one. The pool ends with it."""
+        self._guarded = None
+        self.view.owner = None
+        self.view.close()
+        del self.view
+        gc.collect()
+        try:
+            self._arena.append(0)  # a bytearray cannot grow while a view of it is alive
+        except BufferError:
+            return True
+        return False
 
     def is_poison(self, slot: int) -> bool:
         """Whether no byte of the page was changed since it was poisoned."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.storage.binding import HookBinding
 from hicache_core.types import Buffer, Capabilities, HostPoolView, IoContext, Outcome, Page
+
+T = TypeVar("T")
 
 
 class Proxy:
@@ -175,3 +179,52 @@ class Damaging(Proxy):
             if outcome is Outcome.HIT:
                 self.spoil(key, page)
         return outcomes
+
+
+class Counting(Proxy):
+    """Counts what is lent: regions by (address, bytes), pools by identity; a count of 0 is left out."""
+
+    def __init__(self, backend: object) -> None:
+        super().__init__(backend)
+        self.regions: Counter[tuple[int, int]] = Counter()
+        self.pools: Counter[int] = Counter()
+        self.lent_regions = self.lent_pools = 0
+        self.strange: list[object] = []
+
+    @hookimpl
+    def register_region(self, buffer: Buffer) -> None:
+        """Counted and handed on."""
+        self.lent_regions += 1
+        self.regions[_place(buffer)] += 1
+        super().register_region(buffer)
+
+    @hookimpl
+    def unregister_region(self, buffer: Buffer) -> None:
+        """Counted and handed on."""
+        self._less(self.regions, _place(buffer))
+        super().unregister_region(buffer)
+
+    @hookimpl
+    def register_host_pool(self, view: HostPoolView) -> None:
+        """Counted and handed on."""
+        self.lent_pools += 1
+        self.pools[id(view)] += 1
+        super().register_host_pool(view)
+
+    @hookimpl
+    def unregister_host_pool(self, view: HostPoolView) -> None:
+        """Counted and handed on."""
+        self._less(self.pools, id(view))
+        super().unregister_host_pool(view)
+
+    def _less(self, lent: Counter[T], what: T) -> None:
+        if not lent[what]:
+            self.strange.append(what)
+        lent[what] -= 1
+        if lent[what] <= 0:
+            del lent[what]
+
+
+def _place(buffer: Buffer) -> tuple[int, int]:
+    view = np.frombuffer(buffer, np.uint8)
+    return view.ctypes.data, view.nbytes

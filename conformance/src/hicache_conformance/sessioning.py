@@ -15,7 +15,8 @@ from hicache_conformance.driver import make_backend
 from hicache_conformance.harness import Harness
 from hicache_conformance.material import Lent, page_bytes
 from hicache_conformance.pools import WatchedPool, usual_form
-from hicache_conformance.verdict import check_bytes, check_equal
+from hicache_conformance.verdict import CaseFailed, check_bytes, check_equal
+from hicache_core.errors import StorageError
 from hicache_core.namespace import Identity
 from hicache_core.plugin.select import BackendChoice
 from hicache_core.storage import SessionSettings, StorageSession, Transform, open_session
@@ -56,8 +57,26 @@ class Opened:
     def pool(self, count: int, **more: Any) -> WatchedPool:
         """A host pool of the usual form, lent to the session until it closes."""
         pool = WatchedPool(self.h, count, more.pop("form", None) or usual_form(self.h), **more)
-        self.session.register_host_pool(pool.view)
+        self.lend(pool)
         return pool
+
+    def lend(self, pool: WatchedPool) -> None:
+        """register_host_pool; the store's refusal fails the case."""
+        try:
+            self.session.register_host_pool(pool.view)
+        except StorageError as error:
+            raise CaseFailed(f"the store refuses a {pool.form} pool named {pool.view.name}: {error}") from error
+
+    def take_back(self, pool: WatchedPool) -> None:
+        """unregister_host_pool; the store's refusal fails the case."""
+        try:
+            self.session.unregister_host_pool(pool.view)
+        except StorageError as error:
+            raise CaseFailed(f"the store does not give pool {pool.view.name} back: {error}") from error
+
+    def expect_no_second_read(self, what: str) -> None:
+        """The core reads once more, by buffers, what does not verify: a path that needs that does not work."""
+        check_equal(self.session.ledger.count("retries"), 0, f"pages that did not verify when first read, {what}")
 
     def put(self, hashes: Sequence[str], *, version: int = 0, shape: Sequence[int] | None = None) -> list[Outcome]:
         """Set each page."""

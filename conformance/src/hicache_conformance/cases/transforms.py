@@ -25,8 +25,8 @@ def plaintext_never_reaches_the_store(h: Harness) -> None:
         s = session_on(h, wrap=Recording, transforms=[Xor(key, in_place)])
         _round_trip(h, s)
         check_equal(len(s.between.seen), 3 * _EACH, "pages that reached the backend")
-        for key, data in s.between.seen.items():
-            check(_PLAIN[:24] not in data, f"plaintext was handed to the backend under {key!r}")
+        for stored, data in s.between.seen.items():
+            check(_PLAIN[:24] not in data, f"plaintext was handed to the backend under {stored!r}")
         s.session.close()
 
 

@@ -1,0 +1,428 @@
+"""Backends that are wrong about lent pools and hybrid models. Each names the case that must catch it."""
+
+import ctypes
+
+import numpy as np
+from native_backend import Native
+
+from hicache_core.plugin.spec import hookimpl
+from hicache_core.types import Outcome, PoolHitPolicy, PoolName, PoolTransferResult
+
+
+class WritesTheNextSlot(Native):
+    """get_v1 counts slots from 1."""
+
+    caught_by = "every_layout_of_every_pool_is_carried"
+
+    @hookimpl
+    def batch_get_v1(self, keys, host_indices, ctx):
+        count = self.view(PoolName.KV).num_pages
+        return self.load_all(PoolName.KV, keys, (host_indices + 1) % count, ctx.seals)
+
+
+class SortsTheSlots(Native):
+    """get_v1 sorts the slots to read in order, and forgets that the keys go with them."""
+
+    caught_by = "host_indices_come_in_any_order"
+
+    @hookimpl
+    def batch_get_v1(self, keys, host_indices, ctx):
+        return self.load_all(PoolName.KV, keys, np.sort(host_indices), ctx.seals)
+
+
+class TakesTheFirstSlotForAll(Native):
+    """set_v1 takes the slots for one run that begins at the first."""
+
+    caught_by = "host_indices_come_in_any_order"
+
+    @hookimpl
+    def batch_set_v1(self, keys, host_indices, ctx):
+        first, count = int(host_indices[0]), self.view(PoolName.KV).num_pages
+        run = (first + np.arange(len(keys))) % count
+        return self.save_all(PoolName.KV, keys, run, ctx.seals, ctx)
+
+
+class WritesPastThePage(Native):
+    """Each region is written with 8 bytes too many: the neighbour's first."""
+
+    caught_by = "every_layout_of_every_pool_is_carried"
+
+    def scatter(self, data, seal, spans):
+        Native.scatter(self, data, seal, spans)
+        address, size = spans[-1]
+        ctypes.memset(address + size, 0, 8)
+
+
+class KnowsOneRegion(Native):
+    """Writes a page as one run from its first region on, as if every layout were whole pages."""
+
+    caught_by = "every_layout_of_every_pool_is_carried"
+
+    def scatter(self, data, seal, spans):
+        whole = sum(size for _, size in spans)
+        room = self.room(spans)
+        Native.scatter(self, data[: len(seal) + min(whole, room)], seal, [(spans[0][0], min(whole, room))])
+
+    def room(self, spans):
+        buffer = self.view(PoolName.KV).buffer
+        return buffer.ctypes.data + buffer.nbytes - spans[0][0]
+
+
+class ForgetsTheLastRegion(Native):
+    """V of the last layer stays as it was."""
+
+    caught_by = "every_layout_of_every_pool_is_carried"
+
+    def scatter(self, data, seal, spans):
+        Native.scatter(self, data, seal, spans[:-1] or spans)
+
+
+class StoresRegionsBackwards(Native):
+    """v1 stores the regions of a page in another order than buffers do; it reads them back itself."""
+
+    caught_by = "every_path_reads_what_any_path_wrote"
+
+    def spans(self, name, slots):
+        return [page[::-1] for page in Native.spans(self, name, slots)]
+
+
+class NamesByPath(Native):
+    """v1 keeps its pages under names of its own."""
+
+    caught_by = "every_path_reads_what_any_path_wrote"
+
+    @hookimpl
+    def batch_set_v1(self, keys, host_indices, ctx):
+        return self.save_all(PoolName.KV, [f"{key}.v1" for key in keys], host_indices, ctx.seals, ctx)
+
+    @hookimpl
+    def batch_get_v1(self, keys, host_indices, ctx):
+        return self.load_all(PoolName.KV, [f"{key}.v1" for key in keys], host_indices, ctx.seals)
+
+
+class ClearsTheSlotFirst(Native):
+    """Declares clean_miss, but v1 zeroes the slot before it looks."""
+
+    caught_by = "a_missed_slot_is_not_published_and_its_neighbours_are_whole"
+
+    def load(self, key, seal, spans):
+        for address, size in spans:
+            ctypes.memset(address, 0, size)
+        return Native.load(self, key, seal, spans)
+
+
+class CountsOnlyHits(Native):
+    """v1 lays the hits of a batch into its first slots, one after another."""
+
+    caught_by = "a_missed_slot_is_not_published_and_its_neighbours_are_whole"
+
+    @hookimpl
+    def batch_get_v1(self, keys, host_indices, ctx):
+        there = [key in self.pages for key in keys]
+        hits = iter(
+            self.load_all(
+                PoolName.KV, [k for k in keys if k in self.pages], host_indices[: sum(there)], ctx.seals[: sum(there)]
+            )
+        )
+        return [next(hits) if yes else Outcome.MISS for yes in there]
+
+
+class ReadsWhatFitsByV1(Native):
+    """v1 does not compare lengths: a longer page is cut."""
+
+    caught_by = "v1_keeps_the_rules_of_get_and_set"
+
+    def load(self, key, seal, spans):
+        data = self.pages.get(key)
+        if data is None:
+            return Outcome.MISS
+        self.scatter(data, seal, spans)
+        return Outcome.HIT
+
+
+class SharesTheSlots(Native):
+    """The slots of the current call are kept in the backend: a call of another thread takes them."""
+
+    caught_by = "threads_share_a_registered_pool"
+
+    @hookimpl
+    def batch_get_v1(self, keys, host_indices, ctx):
+        self.slots = host_indices
+        self.wait()
+        return self.load_all(PoolName.KV, keys, self.slots, ctx.seals)
+
+    def wait(self):
+        import threading
+
+        threading.Event().wait(0.002)
+
+
+class ReadsTheSlotLater(Native):
+    """set_v1 remembers the addresses and reads them when the key is asked for."""
+
+    caught_by = "v1_touches_no_memory_after_it_returned"
+
+    def __init__(self, options, context):
+        super().__init__(options, context)
+        self.later = {}
+
+    @hookimpl
+    def batch_set_v1(self, keys, host_indices, ctx):
+        outcomes = Native.batch_set_v1(self, keys, host_indices, ctx)
+        for key, some in zip(keys, self.spans(PoolName.KV, host_indices), strict=True):
+            self.later[key] = (len(ctx.seals[0]), some)
+        return outcomes
+
+    def load(self, key, seal, spans):
+        if key in self.later:
+            length, some = self.later.pop(key)
+            self.pages[key] = self.pages[key][:length] + b"".join(self.gather(some))
+        return Native.load(self, key, seal, spans)
+
+
+class CannotLendAgain(Native):
+    """A pool's name is taken for ever."""
+
+    caught_by = "a_pool_can_be_lent_again"
+
+    @hookimpl
+    def unregister_host_pool(self, view):
+        return None
+
+
+class KeepsTheFirstPool(Native):
+    """A pool lent under a name that was lent before is ignored: the old memory is used."""
+
+    caught_by = "a_pool_can_be_lent_again"
+
+    @hookimpl
+    def register_host_pool(self, view):
+        self.views.setdefault(view.name, view)
+
+    @hookimpl
+    def unregister_host_pool(self, view):
+        return None
+
+
+class RefusesWithoutAWord(Native):
+    """A pool that is lent twice raises ValueError()."""
+
+    caught_by = "lending_twice_is_harmless_or_a_clear_error"
+
+    @hookimpl
+    def register_host_pool(self, view):
+        if view.name in self.views:
+            raise ValueError
+        self.views[view.name] = view
+
+
+class ForgetsOnTheSecondTime(Native):
+    """Lending a pool twice takes it back."""
+
+    caught_by = "lending_twice_is_harmless_or_a_clear_error"
+
+    @hookimpl
+    def register_host_pool(self, view):
+        if self.views.pop(view.name, None) is None:
+            self.views[view.name] = view
+
+
+class CloseWantsItsPoolsBack(Native):
+    """close raises while a pool is lent."""
+
+    caught_by = "closing_with_a_lent_pool_lets_go_of_it"
+
+    @hookimpl
+    def close(self):
+        if self.views:
+            raise ValueError(f"still lent: {list(self.views)}")
+
+
+class LeaksRegistrations(Native):
+    """Every pool that was ever lent is kept, as an SDK keeps memory that is not deregistered."""
+
+    caught_by = "a_pool_that_was_taken_back_is_held_by_no_one"
+
+    def __init__(self, options, context):
+        super().__init__(options, context)
+        self.ever = []
+
+    @hookimpl
+    def register_host_pool(self, view):
+        self.ever.append(view.buffer)
+        Native.register_host_pool(self, view)
+
+
+class KeepsPoolsAfterClose(Native):
+    """close does not let go of the pools."""
+
+    caught_by = "closing_with_a_lent_pool_lets_go_of_it"
+
+    @hookimpl
+    def close(self):
+        type(self).kept = getattr(type(self), "kept", []) + [view.buffer for view in self.views.values()]
+        Native.close(self)
+
+
+class AnswersGarbageWithoutAPool(Native):
+    """v1 without its pool answers HIT and fills nothing."""
+
+    caught_by = "taking_a_pool_back_while_calls_run_harms_nothing"
+
+    def load_all(self, name, keys, slots, seals):
+        views, self.views = self.views, dict(self.views)
+        if name not in views:
+            return [Outcome.HIT] * len(keys)
+        return Native.load_all(self, name, keys, slots, seals)
+
+
+class AllocatesTooLittle(Native):
+    """The store's allocator gives memory that is not aligned."""
+
+    caught_by = "memory_of_the_stores_allocator_serves_as_a_pool"
+
+    @hookimpl
+    def allocate_host_memory(self, nbytes, alignment):
+        whole = memoryview(bytearray(nbytes + 2 * alignment))
+        address = np.frombuffer(whole, np.uint8).ctypes.data
+        at = (-address) % alignment + 8
+        return whole[at : at + nbytes]
+
+
+class TakesAnyRegionTwice(Native):
+    """register_host_pool registers its regions with register_region's books: unregister of them fails later."""
+
+    caught_by = "what_is_lent_is_taken_back"
+
+    @hookimpl
+    def unregister_region(self, buffer):
+        raise ValueError("this region was never lent")
+
+
+# -- hybrid
+
+
+class TrailingAsAll(Native):
+    """TRAILING_PAGES is treated as ALL_PAGES."""
+
+    caught_by = "a_pool_with_a_window_needs_only_its_window"
+
+    def suffices(self, transfer, p):
+        return all(key in self.pages for key in transfer.keys[:p])
+
+
+class AllAsTrailing(Native):
+    """ALL_PAGES is treated as a window of one page."""
+
+    caught_by = "a_hole_in_a_pool_that_needs_all_pages_ends_the_prefix"
+
+    def suffices(self, transfer, p):
+        first = max(0, p - transfer.trailing)
+        return all(key in self.pages for key in transfer.keys[first:p])
+
+
+class WindowOffByOne(Native):
+    """The window is one page too long."""
+
+    caught_by = "a_pool_with_a_window_needs_only_its_window"
+
+    def suffices(self, transfer, p):
+        first = 0 if transfer.policy is PoolHitPolicy.ALL_PAGES else max(0, p - transfer.trailing - 1)
+        return all(key in self.pages for key in transfer.keys[first:p])
+
+
+class TellsOnlyTheLargest(Native):
+    """Only the largest prefix is told, as if no shorter one could be restored."""
+
+    caught_by = "every_restorable_prefix_is_told"
+
+    def result(self, lengths):
+        return PoolTransferResult(max(lengths, default=0), lengths[-1:])
+
+
+class TellsEveryLength(Native):
+    """Every length up to the largest is said to be restorable."""
+
+    caught_by = "every_restorable_prefix_is_told"
+
+    def result(self, lengths):
+        return PoolTransferResult(max(lengths, default=0), None)
+
+
+class IgnoresSidePools(Native):
+    """exists_v2 looks at KV alone."""
+
+    caught_by = "a_hole_in_a_pool_that_needs_all_pages_ends_the_prefix"
+
+    def suffices(self, transfer, p):
+        return True
+
+
+class LooksAtTheFirstPool(Native):
+    """exists_v2 looks at the first side pool alone."""
+
+    caught_by = "every_restorable_prefix_is_told"
+
+    @hookimpl
+    def batch_exists_v2(self, keys, pool_transfers, ctx):
+        return Native.batch_exists_v2(self, keys, pool_transfers[:1], ctx)
+
+
+class SwapsPools(Native):
+    """get_v2 gives the answers of a call to its pools in alphabetical order."""
+
+    caught_by = "a_miss_in_one_pool_does_not_disturb_the_others"
+
+    @hookimpl
+    def batch_get_v2(self, transfers, ctx):
+        answers = list(Native.batch_get_v2(self, transfers, ctx).values())
+        return dict(zip(sorted((t.name for t in transfers), key=str), answers, strict=True))
+
+
+class WritesEveryPoolToKv(Native):
+    """get_v2 fills the pages of every pool into the KV pool."""
+
+    caught_by = "pools_of_one_call_have_their_own_bytes"
+
+    def view(self, name):
+        return self.views[PoolName.KV]
+
+
+class StopsAtTheFirstMiss(Native):
+    """get_v2 gives up the rest of a pool after its first miss."""
+
+    caught_by = "a_miss_in_one_pool_does_not_disturb_the_others"
+
+    @hookimpl
+    def batch_get_v2(self, transfers, ctx):
+        answers = {}
+        for name, outcomes in Native.batch_get_v2(self, transfers, ctx).items():
+            first = next((i for i, o in enumerate(outcomes) if not o), len(outcomes))
+            answers[name] = outcomes[:first] + [Outcome.MISS] * (len(outcomes) - first)
+        return answers
+
+
+class ForgetsThePool(Native):
+    """The pool's name is cut off the key."""
+
+    caught_by = "the_pool_is_part_of_the_key"
+
+    def name(self, key):
+        for pool in ("indexer", "swa", "mamba"):
+            key = key.replace(f".{pool}.", ".kv.")
+        return key
+
+    @hookimpl
+    def batch_exists_v2(self, keys, pool_transfers, ctx):
+        return None
+
+
+class AnswersOnlyFullPools(Native):
+    """set_v2 leaves out a pool whose pages were all there."""
+
+    caught_by = "a_miss_in_one_pool_does_not_disturb_the_others"
+
+    @hookimpl
+    def batch_set_v2(self, transfers, ctx):
+        answers = Native.batch_set_v2(self, transfers, ctx)
+        return {name: outcomes for name, outcomes in answers.items() if Outcome.EXISTS not in outcomes}
