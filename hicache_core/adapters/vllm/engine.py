@@ -7,6 +7,7 @@ done for 0.27.0 and 0.24.0 follows their published source.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import logging
 from collections.abc import Collection
@@ -45,7 +46,11 @@ def version() -> str:
 
 def warn_of_untried_version() -> None:
     """One warning where this vLLM is none that the door was made for."""
-    found = version()
+    _warn_of(version())
+
+
+@functools.cache
+def _warn_of(found: str) -> None:
     if found in RUN_AGAINST:
         return
     if found in READ_ONLY:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import threading
 import time
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+
+from hicache_core.types import Outcome
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 SET_UP = (
@@ -36,6 +39,7 @@ if HAS_VLLM:
         from vllm.v1.kv_offload import config as offload
         from vllm.v1.kv_offload.factory import OffloadingSpecFactory
         from vllm.v1.kv_offload.tiering import base as tiering
+        from vllm.v1.kv_offload.tiering import spec as _spec  # noqa: F401 - imports all that would warn later
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -244,9 +248,76 @@ def job_of(job_id: int, keys: Sequence[bytes], chunks: Sequence[int], *, promoti
     return tiering.TransferJob(job_id, list(keys), np.array(chunks, np.int32), promotion, context)
 
 
+class HeldStore:
+    """A store in memory. Calls of the hooks in `held` wait inside until `release` is set; `entered` counts them."""
+
+    opened: ClassVar[list[HeldStore]] = []
+
+    def __init__(self) -> None:
+        self.pages: dict[str, bytes] = {}
+        self.held: set[str] = set()
+        self.release = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.fails: set[str] = set()
+        HeldStore.opened.append(self)
+
+    def _hold(self, hook: str) -> None:
+        if hook in self.held:
+            self.entered.release()
+            assert self.release.wait(BOUND)
+        if hook in self.fails:
+            raise RuntimeError("the store has had enough")
+
+    def batch_exists(self, keys: Sequence[str]) -> int:
+        self._hold("batch_exists")
+        return next((i for i, key in enumerate(keys) if key not in self.pages), len(keys))
+
+    def batch_get(self, keys: Sequence[str], pages: Sequence[Any]) -> list[Outcome]:
+        found = [self.pages.get(key) for key in keys]
+        self._hold("batch_get")
+        for data, page in zip(found, pages, strict=True):
+            for buffer in page if data is not None else ():
+                buffer[:], data = data[: len(buffer)], data[len(buffer) :]
+        return [Outcome.MISS if data is None else Outcome.HIT for data in found]
+
+    def batch_set(self, keys: Sequence[str], pages: Sequence[Any]) -> list[Outcome]:
+        self._hold("batch_set")
+        self.pages.update((key, b"".join(page)) for key, page in zip(keys, pages, strict=True))
+        return [Outcome.STORED] * len(keys)
+
+    def close(self) -> None:
+        self.release.set()
+
+
+STORES = types.ModuleType("hicache_vllm_test_stores")
+STORES.HeldStore = HeldStore  # type: ignore[attr-defined]
+sys.modules[STORES.__name__] = STORES
+HELD_TIER = {
+    "backend": "dynamic",
+    "options": {"module": STORES.__name__, "class_name": "HeldStore"},
+    "timeout": 0.2,
+    "write_workers": 1,
+    "read_workers": 1,
+}
+
+
 def page_files(root: Path) -> list[Path]:
     """The pages in a file store."""
     return sorted(path for path in root.glob("*/*/*") if path.is_file())
+
+
+@pytest.fixture
+def held(start: Callable[..., Engine], tmp_path: Path) -> Iterator[Callable[..., tuple[Engine, HeldStore]]]:
+    """Makes an engine over a store that can be told to hang, with short deadlines."""
+
+    def make(**changes: Any) -> tuple[Engine, HeldStore]:
+        engine = start(file_tier(tmp_path) | HELD_TIER | changes)
+        return engine, HeldStore.opened[-1]
+
+    yield make
+    for store in HeldStore.opened:
+        store.release.set()
+    HeldStore.opened.clear()
 
 
 @pytest.fixture
@@ -260,6 +331,7 @@ def harness() -> Any:
         page_files=page_files,
         job=job_of,
         Engine=Engine,
+        HeldStore=HeldStore,
         ROW=ROW,
         CHUNKS=CHUNKS,
         BOUND=BOUND,
