@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from hicache_core.plugin.dev_servers import DevServer
+from hicache_hf3fs.dev_server import dev_server
+from hicache_hf3fs.emulator import install_emulator
 from hicache_hf3fs.index.interface import SLOT_UNIT
 from hicache_hf3fs.index.schema import DATABASE
 from hicache_hf3fs.options import Hf3fsOptions
 
 
 class Hf3fsBackDoor:
-    """Reads and writes slots and rows with SQLite and the files alone. Embedded index only."""
+    """Reads and writes slots and rows with SQLite and the files alone."""
 
     page_files = False
     """A page is a part of a file, so cases that plant something in the place of a page's file do not apply."""
@@ -87,8 +90,8 @@ class Hf3fsBackDoor:
             yield connection
 
 
-class Hf3fsKit:
-    """What the suite needs to know of this backend."""
+class PosixKit:
+    """The mounted path and the embedded index."""
 
     def throwaway(self, directory: Path) -> dict[str, Any]:
         """Options of a fresh store in an empty directory."""
@@ -99,4 +102,59 @@ class Hf3fsKit:
         return Hf3fsBackDoor(Path(options.root), Path(options.index_dir or options.root))
 
 
-kit = Hf3fsKit()
+class ServiceKit:
+    """The mounted path and a metadata service, started anew for each throwaway store."""
+
+    def __init__(self) -> None:
+        self._server: DevServer | None = None
+
+    def throwaway(self, directory: Path) -> dict[str, Any]:
+        """Start a service in an empty directory."""
+        self.close()
+        self._server = dev_server(directory)
+        self._server.start()
+        return dict(self._server.options)
+
+    def back_door(self, backend: object, options: Hf3fsOptions) -> Hf3fsBackDoor:
+        """The way into the store at options.root; its index lies beside it."""
+        root = Path(options.root)
+        return Hf3fsBackDoor(root, root.with_name("index"))
+
+    def kill_store(self) -> None:
+        """kill -9 the service."""
+        if self._server is not None:
+            self._server.kill()
+
+    def restart_store(self) -> None:
+        """Start it again in its directory, on its port."""
+        if self._server is not None:
+            self._server.restart()
+
+    def close(self) -> None:
+        """Stop the service."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+
+class EmulatedKit(PosixKit):
+    """USRBIO on the emulator."""
+
+    fake = "hf3fs_py_usrbio is our emulator of its Python interface on plain files; no 3FS was there"
+
+    def throwaway(self, directory: Path) -> dict[str, Any]:
+        """A directory that plays a 3FS mount, and the index beside it."""
+        options = {"root": str(directory / "mount" / "store"), "index_dir": str(directory / "index"), "io": "usrbio"}
+        self.enter_process(options)
+        return options
+
+    def enter_process(self, options: Mapping[str, Any]) -> None:
+        """Put the emulator in the place of the SDK."""
+        install_emulator(Path(options["root"]).parent)
+
+
+_KITS = {"posix": PosixKit, "service": ServiceKit, "usrbio": EmulatedKit}
+PROVE_VARIABLE = "HICACHE_HF3FS_PROVE"
+"""Environment variable: which way of running the store the suite proves. posix (default), service, usrbio."""
+
+kit = _KITS[os.environ.get(PROVE_VARIABLE, "posix")]()

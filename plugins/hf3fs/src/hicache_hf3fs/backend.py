@@ -10,9 +10,11 @@ from contextlib import contextmanager
 
 from hicache_core.errors import MisuseError
 from hicache_core.plugin.spec import hookimpl
-from hicache_core.types import KEY_PATTERN, HostPoolView, IoContext, OpenContext, Outcome, Page, PoolName, Slots
+from hicache_core.types import HostPoolView, IoContext, OpenContext, Outcome, Page, PoolName, Slots
 from hicache_hf3fs.counters import Hf3fsStats
+from hicache_hf3fs.errors import IndexTimeout
 from hicache_hf3fs.index.interface import askable
+from hicache_hf3fs.legality import legal_namespace, legal_positions
 from hicache_hf3fs.opening import Store, open_store
 from hicache_hf3fs.options import Hf3fsOptions
 
@@ -65,13 +67,19 @@ class Hf3fsBackend:
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Read each slot into its page's buffers."""
         with self._call():
-            return self._store.reader.read(keys, pages, ctx.deadline)
+            try:
+                return self._store.reader.read(keys, pages, ctx.deadline)
+            except IndexTimeout as error:
+                return self._late(error, len(keys))
 
     @hookimpl
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Write each page to a slot of its own and then name it in the index."""
         with self._call():
-            return self._store.writer.write(keys, pages, replace=ctx.replace, deadline=ctx.deadline)
+            try:
+                return self._store.writer.write(keys, pages, replace=ctx.replace, deadline=ctx.deadline)
+            except IndexTimeout as error:
+                return self._late(error, len(keys))
 
     @hookimpl
     def batch_get_v1(self, keys: Sequence[str], host_indices: Slots, ctx: IoContext) -> list[Outcome]:
@@ -97,15 +105,19 @@ class Hf3fsBackend:
     def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
         """Remove pages from the index; their slots are free at once."""
         with self._call():
-            legal = [key for key in keys if KEY_PATTERN.fullmatch(key)]
-            gone = iter(self._store.index.delete(legal, ctx.deadline))
-            return [Outcome.HIT if KEY_PATTERN.fullmatch(key) and next(gone) else Outcome.MISS for key in keys]
+            outcomes = [Outcome.MISS] * len(keys)
+            legal = legal_positions(keys)
+            gone = self._store.index.delete([keys[i] for i in legal], ctx.deadline)
+            for i, was_there in zip(legal, gone, strict=True):
+                if was_there:
+                    outcomes[i] = Outcome.HIT
+            return outcomes
 
     @hookimpl
     def clear(self, namespace: str) -> int:
         """Remove every page of this namespace, and give its blocks back where the file system can."""
         with self._call():
-            if not _legal_namespace(namespace):
+            if not legal_namespace(namespace):
                 return 0
             count = self._store.index.clear(namespace)
             self._store.writer.trim()
@@ -115,7 +127,7 @@ class Hf3fsBackend:
     def scan(self, namespace: str | None, cursor: str | None) -> tuple[list[tuple[str, int, float]], str | None]:
         """Some of the pages, in the order of their keys; the cursor is the last of them."""
         with self._call():
-            if namespace is not None and not _legal_namespace(namespace):
+            if namespace is not None and not legal_namespace(namespace):
                 return [], None
             found = self._store.index.scan(namespace, cursor, SCAN_ENTRIES)
             return [(key, nbytes, used) for key, nbytes, used in found], found[-1].key if len(
@@ -153,6 +165,10 @@ class Hf3fsBackend:
             return pages
         return [[seal, *page] for seal, page in zip(ctx.seals, pages, strict=True)]
 
+    def _late(self, error: IndexTimeout, count: int) -> list[Outcome]:
+        self._store.counters.note(error)
+        return [Outcome.TIMEOUT] * count
+
     def _release(self) -> None:
         self._pools.clear()
         self._store.close(ours=os.getpid() == self._pid)
@@ -172,7 +188,3 @@ class Hf3fsBackend:
                 if self._closing and not self._running:
                     self._release()
                     self._idle.notify_all()
-
-
-def _legal_namespace(name: str) -> bool:
-    return "/" not in name and KEY_PATTERN.fullmatch(name) is not None

@@ -19,7 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-Vector = Any
+MODULES = ("hf3fs_py_usrbio", "hf3fs_fuse", "hf3fs_fuse.io")
+"""What the SDK is imported as."""
 
 
 class Iovec:
@@ -116,11 +117,8 @@ class World:
 @contextmanager
 def emulated_3fs(mount: Path, seed: int = 0) -> Iterator[World]:
     """Have `mount` play a 3FS mount: both modules of the SDK can be imported meanwhile."""
-    (mount / "3fs-virt" / "iovs").mkdir(parents=True, exist_ok=True)
-    world = World(mount, seed)
-    modules = {"hf3fs_py_usrbio": _usrbio(world), "hf3fs_fuse": ModuleType("hf3fs_fuse"), "hf3fs_fuse.io": _io(world)}
-    before = {name: sys.modules.get(name) for name in modules}
-    sys.modules.update(modules)
+    before = {name: sys.modules.get(name) for name in MODULES}
+    world = install_emulator(mount, seed)
     try:
         yield world
     finally:
@@ -129,6 +127,14 @@ def emulated_3fs(mount: Path, seed: int = 0) -> Iterator[World]:
                 sys.modules.pop(name, None)
             else:
                 sys.modules[name] = module
+
+
+def install_emulator(mount: Path, seed: int = 0) -> World:
+    """As `emulated_3fs`, for the rest of this process."""
+    (mount / "3fs-virt" / "iovs").mkdir(parents=True, exist_ok=True)
+    world = World(mount, seed)
+    sys.modules.update(zip(MODULES, (_usrbio(world), ModuleType("hf3fs_fuse"), _io(world)), strict=True))
+    return world
 
 
 def _usrbio(world: World) -> ModuleType:

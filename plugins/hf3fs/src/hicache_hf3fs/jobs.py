@@ -36,6 +36,11 @@ class Job:
         """Where the slot begins in its file."""
         return self.slot * self.slot_bytes
 
+    def fail(self, outcome: Outcome) -> None:
+        """Note the first thing that went wrong."""
+        if self.outcome is None:
+            self.outcome = outcome
+
 
 @dataclass(slots=True)
 class Run:

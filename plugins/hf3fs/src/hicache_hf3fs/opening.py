@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hicache_core.errors import OpenError, OptionError
+from hicache_core.plugin.redaction import redact_url
 from hicache_core.types import Capabilities
 from hicache_hf3fs import usrbio
 from hicache_hf3fs.counters import Counters, Hf3fsStats
@@ -75,7 +76,10 @@ def open_store(options: Hf3fsOptions, *, inspecting: bool = False) -> Store:
         undo.callback(index.close)
         counters = Counters()
         try:
-            root.claim(index.store_id, options.metadata_url or options.index_dir or f"the one in {root.path}")
+            _refuse_unmounted(options, root, index)
+            root.claim(
+                index.store_id, redact_url(options.metadata_url or options.index_dir or f"the one in {root.path}")
+            )
             hooks = (sdk.register, sdk.deregister) if sdk is not None else ()
             files = SlotFiles(root, *hooks)
         except OpenError:
@@ -102,6 +106,18 @@ def open_store(options: Hf3fsOptions, *, inspecting: bool = False) -> Store:
             Reader(index, mover, counters, touch),
             Writer(index, mover, files, counters, options.sync),
             counters,
+        )
+
+
+def _refuse_unmounted(options: Hf3fsOptions, root: Root, index: Index) -> None:
+    """An index elsewhere that names pages, and a root without a mark: the file system is not there."""
+    if (options.metadata_url is None and options.index_dir is None) or root.mark() is not None:
+        return
+    if pages := index.totals().pages:
+        where = f"the service at {redact_url(options.metadata_url)}" if options.metadata_url else options.index_dir
+        raise OpenError(
+            f"the index ({where}) names {pages} pages, but root {root.path} is none that it has filled: is the file "
+            "system mounted there? If the pages are lost, remove the index too"
         )
 
 

@@ -67,7 +67,7 @@ class Reader:
                 outcomes[job.position] = Outcome.MISS
                 again.append(job.position)
             else:
-                outcomes[job.position] = job.outcome or Outcome.HIT
+                outcomes[job.position] = Outcome.HIT if job.outcome is None else job.outcome
         self._counters.add(bytes_read=moved, raced=len(again))
         return again
 

@@ -155,7 +155,7 @@ class UsrbioMover:
                 except OSError as error:
                     self._failed(piece.job, error)
             else:
-                piece.job.outcome = piece.job.outcome or Outcome.TIMEOUT
+                piece.job.fail(Outcome.TIMEOUT)
         moved = 0
         for piece, result in lane.run(going, until, read=read):
             if result == piece.nbytes:

@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from hicache_core.types import KEY_PATTERN, Outcome, Page
+from hicache_core.types import Outcome, Page
 from hicache_hf3fs.counters import Counters
 from hicache_hf3fs.errors import IndexFailure, outcome_of_write
 from hicache_hf3fs.index.interface import EXISTS, FULL, SLOT_UNIT, WAIT, Index, Placed, Slot
 from hicache_hf3fs.jobs import Job, Mover
+from hicache_hf3fs.legality import legal_positions
 from hicache_hf3fs.options import Sync
 from hicache_hf3fs.slotfiles import SlotFiles
 
@@ -34,8 +35,7 @@ class Writer:
     ) -> list[Outcome]:
         """Store each page. Of those that there is no room for the last are REJECTED. Raises IndexFailure."""
         outcomes = [Outcome.REJECTED] * len(keys)
-        legal = KEY_PATTERN.fullmatch
-        todo = [i for i, key in enumerate(keys) if legal(key)]
+        todo = legal_positions(keys)
         while todo:  # a key that comes twice is set twice, one after the other
             first: dict[str, int] = {}
             for i in todo:
@@ -139,7 +139,7 @@ class Writer:
         except OSError as error:
             self._counters.note(error)
             for job in jobs:
-                job.outcome = job.outcome or outcome_of_write(error)
+                job.fail(outcome_of_write(error))
 
     def _commit(
         self, keys: Sequence[str], jobs: Sequence[Job], outcomes: list[Outcome], replace: bool, deadline: float | None
@@ -160,7 +160,8 @@ class Writer:
         for job, verdict in zip(good, verdicts, strict=True):
             outcomes[job.position] = _VERDICTS[verdict]
         for job in failed:
-            outcomes[job.position] = job.outcome or Outcome.UNAVAILABLE
+            if job.outcome is not None:
+                outcomes[job.position] = job.outcome
 
 
 _VERDICTS = {0: Outcome.STORED, EXISTS: Outcome.EXISTS, FULL: Outcome.TIMEOUT}

@@ -21,7 +21,7 @@ SLOT_UNIT = 4096
 EXISTS, FULL, WAIT = -1, -2, -3
 """In place of a slot: the key is there; no room for it; ask again when the `hollow` slots have been emptied."""
 
-Slot: TypeAlias = "tuple[int, int]"
+Slot: TypeAlias = tuple[int, int]
 """(slot_bytes, number)."""
 
 
