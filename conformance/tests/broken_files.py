@@ -261,5 +261,108 @@ class RefusesToReplaceNothing(TinyFiles):
         return Outcome.MISS if outcome is Outcome.CORRUPT else outcome
 
 
+class RemembersMissesOfOthers(TinyFiles):
+    """A key that was missed once is missed until this process sets it."""
+
+    caught_by = "a_process_sees_at_once_what_another_does"
+
+    def __init__(self, options, context):
+        super().__init__(options, context)
+        self.missed = set()
+
+    def present(self, key):
+        if key in self.missed:
+            return False
+        there = TinyFiles.present(self, key)
+        if not there:
+            self.missed.add(key)
+        return there
+
+    def set(self, key, page, ctx):
+        self.missed.discard(key)
+        outcome = TinyFiles.set(self, key, page, ctx)
+        self.missed.discard(key)
+        return outcome
+
+
+class ServesFromMemory(TinyFiles):
+    """A page that was read once is served from this process's memory, whatever becomes of it."""
+
+    caught_by = "a_process_sees_at_once_what_another_does"
+
+    def __init__(self, options, context):
+        super().__init__(options, context)
+        self.cache = {}
+
+    def get(self, key, page):
+        data = self.cache.get(key)
+        if data is None or len(data) != sum(map(len, page)):
+            outcome = TinyFiles.get(self, key, page)
+            if outcome is Outcome.HIT:
+                self.cache[key] = b"".join(page)
+            return outcome
+        at = 0
+        for buffer in page:
+            buffer[:] = data[at : at + len(buffer)]
+            at += len(buffer)
+        return Outcome.HIT
+
+
+class SaltsItsNames(TinyFiles):
+    """File names come from hash(), so that each process has its own."""
+
+    caught_by = "what_one_process_wrote_every_process_reads"
+
+    def path(self, key):
+        return TinyFiles.path(self, key).with_name(f"{hash(key):x}")
+
+
+class OneProcessOnly(TinyFiles):
+    """Whoever opens the store first has it for itself."""
+
+    caught_by = "what_one_process_wrote_every_process_reads"
+
+    def clean(self):
+        owner = self.root / "+tmp" / f"{os.getpid()}-owner"
+        others = [path for path in self.tmp.glob("*-owner") if path != owner]
+        if others:
+            raise RuntimeError(f"the store is in use: {others[0].name}")
+        owner.touch()
+
+
+class TellsBothStored(TinyFiles):
+    """Looks, then renames over whatever has come meanwhile: two processes are both told STORED."""
+
+    caught_by = "two_processes_on_one_key_leave_one_whole_page"
+
+    def publish(self, tmp, path, replace):
+        threading.Event().wait(0.01)
+        tmp.replace(path)
+        return Outcome.STORED
+
+
+class ClearsTheRoot(TinyFiles):
+    """clear empties the store, other processes' namespaces too."""
+
+    caught_by = "a_process_that_clears_takes_only_its_namespace"
+
+    @hookimpl
+    def clear(self, namespace):
+        count = len(self.listed(namespace))
+        for path in self.root.iterdir():
+            if path != self.tmp:
+                shutil.rmtree(path)
+        return count
+
+
+class GrowsInPlace(TinyFiles):
+    """Writes the page's own file, of its full length from the start: other processes read what is not there yet."""
+
+    caught_by = "a_reader_in_another_process_sees_whole_pages"
+
+    def set(self, key, page, ctx):
+        return ReservesInPlace.set(self, key, page, ctx)
+
+
 for _backend in [c for c in list(globals().values()) if isinstance(c, type) and issubclass(c, TinyFiles)]:
     globals()[f"{_backend.__name__}Spec"] = tiny_spec(_backend)

@@ -1,4 +1,4 @@
-"""Durable and hostile, proven: each broken file store is caught by its case, and a sound one passes every case."""
+"""Durable, shared, hostile: each broken file store is caught by its case, and a sound one passes every case."""
 
 import inspect
 
@@ -29,7 +29,7 @@ def test_a_broken_file_store_is_caught_by_its_case(backend, tmp_path):
     assert result.outcome == "fail", result.reason
 
 
-@pytest.mark.parametrize("case", catalogue(["durable", "hostile"]), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", catalogue(["durable", "shared", "hostile"]), ids=lambda case: case.id)
 def test_a_sound_file_store_passes(case, tmp_path):
     result = run_case(case, target_of(TinyFiles, tmp_path, "tiny_files"))
     assert (result.outcome, result.reason) == ("pass", "")

@@ -55,23 +55,28 @@ def _child(target: Any, setup: dict[str, Any], order: dict[str, Any]) -> None:
 
 
 def _obey(target: Any, setup: dict[str, Any], order: dict[str, Any]) -> None:
+    """One order, or a row of them on one opened store: as long as an order says `more`, another line follows."""
     from hicache_conformance.driver import Driver, make_backend
 
     if order.get("file_size_limit"):
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_size_limit"], hard))
+    enter = getattr(target.kit, "enter_process", None)
+    if enter is not None:
+        enter(setup["options"])
     resolved = target.resolve(Path(setup["directory"]))
-    context = OpenContext(namespace=setup["namespace"], seal_bytes=setup["stride"])
+    namespace = order.get("namespace") or setup["namespace"]
+    context = OpenContext(namespace=namespace, seal_bytes=setup["stride"])
     store = Driver(make_backend(resolved.spec, resolved.options, context), resolved.capabilities)
     _say(pid=os.getpid(), event="opened")
-    if order["do"] == "get":
-        _get(store, order)
-    else:
-        _set(store, order)
+    _DEEDS[order["do"]](store, order)
+    while order.get("more"):
+        order = json.loads(sys.stdin.readline())
+        _DEEDS[order["do"]](store, order)
     if order.get("close"):
         store.close()
     if order.get("stay"):
-        signal.pause()
+        sys.stdin.readline()  # until someone kills this process, or nobody is left to give orders
 
 
 def _set(store: Any, order: dict[str, Any]) -> None:
@@ -90,7 +95,7 @@ def _set(store: Any, order: dict[str, Any]) -> None:
 
 
 def _get(store: Any, order: dict[str, Any]) -> None:
-    """Read every key; which of them are HIT with the right bytes."""
+    """Read every key; which of them are HIT with the right bytes, and how long the run is that exists tells."""
     shape = tuple(order["shape"])
     pages = [Lent(shape, alignment=store.capabilities.alignment, fill=POISON) for _ in order["keys"]]
     outcomes = store.get(order["keys"], pages)
@@ -98,7 +103,24 @@ def _get(store: Any, order: dict[str, Any]) -> None:
         outcome is Outcome.HIT and page.data() == page_bytes(key, page.nbytes, order["version"])
         for key, page, outcome in zip(order["keys"], pages, outcomes, strict=True)
     ]
-    _say(pid=os.getpid(), event="read", right=right, outcomes=[o.value for o in outcomes])
+    found = store.exists(order["keys"])
+    _say(pid=os.getpid(), event="read", right=right, found=found, outcomes=[o.value for o in outcomes])
+
+
+def _delete(store: Any, order: dict[str, Any]) -> None:
+    outcomes = store.delete(order["keys"])
+    _say(pid=os.getpid(), event="deleted", outcomes=outcomes and [o.value for o in outcomes])
+
+
+def _clear(store: Any, order: dict[str, Any]) -> None:
+    _say(pid=os.getpid(), event="cleared", count=store.clear(order["what"]))
+
+
+def _nothing(store: Any, order: dict[str, Any]) -> None:
+    _say(pid=os.getpid(), event="ready")
+
+
+_DEEDS = {"set": _set, "get": _get, "delete": _delete, "clear": _clear, "nothing": _nothing}
 
 
 def _page(store: Any, key: str, shape: tuple[int, ...], version: int) -> Lent:

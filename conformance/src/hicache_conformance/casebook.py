@@ -36,6 +36,7 @@ _MODULES = (
     "registration",
     "hybrid",
     "crash",
+    "shared",
     "damage",
     "intruders",
     "stalls",

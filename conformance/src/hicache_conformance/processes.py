@@ -60,15 +60,19 @@ class Agent:
     def order(
         self,
         do: str,
-        keys: Sequence[str],
-        shape: Sequence[int],
+        keys: Sequence[str] = (),
+        shape: Sequence[int] = (),
         *,
         version: int = 0,
         batch: int = 8,
         replace: bool = False,
         **more: Any,
     ) -> None:
-        """Send an order: do `set` or `get`; more: again, stay, close, file_size_limit."""
+        """Send an order: do `set`, `get`, `delete`, `clear` or `nothing`.
+
+        more: again, stay, close, file_size_limit, namespace (that the store is opened with), what (to clear), and
+        `more=True`: the store stays open for the next order.
+        """
         self.passed.clear()
         order = {"do": do, "keys": list(keys), "shape": list(shape), "version": version, "batch": batch}
         assert self._process.stdin is not None
