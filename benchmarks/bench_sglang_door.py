@@ -1,6 +1,6 @@
 """Throughput through the SGLang door: v1, pages of SGLang's own host pool, file backend, 1 MiB pages.
 
-Run it in an interpreter that has SGLang: `. .peers/sglang/env.sh; $SGL_PY benchmarks/bench_sglang_door.py`.
+Run it in an interpreter that has SGLang: `. .peers/sglang/env.sh; $PEER_PY benchmarks/bench_sglang_door.py`.
 `direct` is a session over the same pool, as an engine that owns its pool drives it; `lent` the same told that the
 pool is only lent, as SGLang's is (contract, section 8: a read that outlives its deadline must not touch it); `door`
 is HiCacheDynamicStorage with token-level indices. Rounds alternate and the order turns; every number is a median.
@@ -136,7 +136,8 @@ def one_round(side: tuple[Move, Move], turn: int, count: int, pool: Any) -> dict
     middle = time.perf_counter()
     found = take(keys, slot_array(count, count))
     end = time.perf_counter()
-    assert all(stored) and all(found), (stored, found)
+    assert all(stored), stored
+    assert all(found), found
     for slot in (0, count // 2, count - 1):
         source = pool.get_data_page(slot * PAGE_SIZE)
         target = pool.get_data_page((slot + count) * PAGE_SIZE)

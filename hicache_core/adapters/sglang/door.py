@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hicache_core.adapters.sglang.config import DoorConfig
@@ -40,15 +41,22 @@ class SidePool:
         self.lent, self.salt, self.shared = lent, salt, shared
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What is there between `open` and `close`. One object: a thread sees all of it or none."""
+
+    session: StorageSession
+    pool: Any
+    main: Lent
+
+
 class Door:
     """One engine process's way to one store. Thread-safe after `open`."""
 
     def __init__(self, config: DoorConfig, ranks: Ranks, model: str, weights: str) -> None:
         self.config, self.ranks = config, ranks
         self._model, self._weights = model, weights
-        self._session: StorageSession | None = None
-        self._main_pool: Any = None
-        self._main: Lent = None
+        self._opened: Opened | None = None
         self._side: dict[PoolName, SidePool] = {}
         self.traffic = Traffic()
         self._told: Counter[str] = Counter()
@@ -61,7 +69,7 @@ class Door:
 
         Raises ConfigError, PluginError, OpenError; nothing is left open then.
         """
-        if self._session is not None and pool is self._main_pool:
+        if self._opened is not None and pool is self._opened.pool:
             return
         self.close()
         lent = self._reach(PoolName.KV, pool)
@@ -78,17 +86,13 @@ class Door:
             world_size=self.ranks.world_size,
         )
         try:
-            if isinstance(lent, EnginePool):
-                session.register_host_pool(lent)
+            for one in (lent, *(side.lent for side in self._side.values())):  # some may have come before this one
+                if isinstance(one, EnginePool):
+                    session.register_host_pool(one)
         except BaseException:
             session.close()
             raise
-        self._session, self._main_pool, self._main = session, pool, lent
-        pools, self._side = self._side, {}
-        for name, side in pools.items():  # attached before the session was there
-            self._side[name] = side
-            if isinstance(side.lent, EnginePool):
-                session.register_host_pool(side.lent)
+        self._opened = Opened(session, pool, lent)
 
     def attach(self, name: Any, pool: Any) -> None:
         """Make a further pool known by its name. Raises ConfigError for one that cannot be stored."""
@@ -100,12 +104,12 @@ class Door:
             return
         lent = self._reach(known, pool)
         salt = side_salt(known, pool, _form(pool, lent), self.ranks)
-        if self._session is not None:
-            old = self._side.get(known)
+        if self._opened is not None:
+            session, old = self._opened.session, self._side.get(known)
             if old is not None and isinstance(old.lent, EnginePool):
-                self._session.unregister_host_pool(old.lent)
+                session.unregister_host_pool(old.lent)
             if isinstance(lent, EnginePool):
-                self._session.register_host_pool(lent)
+                session.register_host_pool(lent)
         self._side[known] = SidePool(lent, salt, not rank_sharded(known, pool, self.ranks))
 
     def _reach(self, name: PoolName, pool: Any) -> Lent:
@@ -132,17 +136,23 @@ class Door:
     @property
     def session(self) -> StorageSession:
         """The open session. Raises MisuseError before `open` and after `close`."""
-        if self._session is None:
+        return self._now.session
+
+    @property
+    def _now(self) -> Opened:
+        opened = self._opened
+        if opened is None:
             raise MisuseError("no host pool has been registered with this storage backend, or it is closed")
-        return self._session
+        return opened
 
     # -- queries
 
     def exists(self, keys: Sequence[str]) -> int:
         """Length of the run of stored pages from the start, of the main pool."""
-        session = self.session
-        if self._main is None:
+        now = self._now
+        if now.main is None:
             return len(keys)
+        session = now.session
         deadline = time.monotonic() + session.settings.timeout
         found = 0
         for start in range(0, len(keys), QUERY_KEYS):
@@ -155,7 +165,7 @@ class Door:
 
     def exists_v2(self, keys: Sequence[str], queries: Sequence[tuple[Any, PoolHitPolicy, int]]) -> PoolTransferResult:
         """Every prefix that can be restored over the main pool and others. queries: name, policy, trailing pages."""
-        session, hashes = self.session, as_hashes(keys)
+        now, hashes = self._now, as_hashes(keys)
         transfers = []
         for name, policy, trailing in queries:
             known = _pool_name(name)
@@ -165,9 +175,9 @@ class Door:
             if side is None or (side.lent is None and policy is not PoolHitPolicy.BLOCK_GROUPS):
                 continue  # the main pool is asked anyway; a pool without bytes is always there
             transfers.append(PoolTransfer(known, salted(hashes, side.salt), None, policy, trailing))
-        if self._main is not None or any(t.policy is PoolHitPolicy.BLOCK_GROUPS for t in transfers):
-            return session.exists_v2(hashes, transfers)
-        return self._exists_beside(session, len(keys), transfers)
+        if now.main is not None or any(t.policy is PoolHitPolicy.BLOCK_GROUPS for t in transfers):
+            return now.session.exists_v2(hashes, transfers)
+        return self._exists_beside(now.session, len(keys), transfers)
 
     def _exists_beside(
         self, session: StorageSession, run: int, transfers: Sequence[PoolTransfer]
@@ -183,33 +193,36 @@ class Door:
 
     def get(self, keys: Sequence[str], indices: Any) -> list[bool]:
         """Fill pages of the main pool. indices: its token slots, as of `page_slots`."""
-        if self._main is None:
+        now = self._now
+        if now.main is None:
             return [True] * len(keys)
-        return self._move(PoolName.KV, self._main, as_hashes(keys), indices, "get")
+        return self._move(now.session, PoolName.KV, now.main, as_hashes(keys), indices, "get")
 
     def set(self, keys: Sequence[str], indices: Any) -> list[bool]:
         """Store pages of the main pool. True without storing on a rank whose pages another rank writes."""
-        if self._main is None or not self.ranks.writer:
+        now = self._now
+        if now.main is None or not self.ranks.writer:
             return [True] * len(keys)
-        return self._move(PoolName.KV, self._main, as_hashes(keys), indices, "set")
+        return self._move(now.session, PoolName.KV, now.main, as_hashes(keys), indices, "set")
 
     def get_tensors(self, keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
         """Fill flat pages of the main pool."""
         if len(tensors) != len(keys):
             raise ValueError(f"{len(keys)} keys, but {len(tensors)} tensors")
         pages = [[as_bytes(tensor)] for tensor in tensors]
-        hashes = as_hashes(keys)
-        return self._timed("get", lambda: self.session.get(hashes, pages), sum(page[0].nbytes for page in pages))
+        session, hashes = self.session, as_hashes(keys)
+        return self._timed("get", lambda: session.get(hashes, pages), sum(page[0].nbytes for page in pages))
 
     def set_tensors(self, keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
         """Store flat pages of the main pool."""
+        session = self.session
         if not self.ranks.writer:
             return [True] * len(keys)
         if len(tensors) != len(keys):
             raise ValueError(f"{len(keys)} keys, but {len(tensors)} tensors")
         pages = [[as_bytes(tensor.contiguous())] for tensor in tensors]
         hashes = as_hashes(keys)
-        return self._timed("set", lambda: self.session.set(hashes, pages), sum(page[0].nbytes for page in pages))
+        return self._timed("set", lambda: session.set(hashes, pages), sum(page[0].nbytes for page in pages))
 
     # -- pages of any pool
 
@@ -229,14 +242,20 @@ class Door:
         if side is None or known is None:
             self.tell(f"pool {name}", f"host pool {name!s} was never registered: it is not stored and never hits")
             return [False] * len(keys)
+        session = self.session
         if side.lent is None or (operation == "set" and side.shared and not self.ranks.writer):
             return [True] * len(keys)
-        return self._move(known, side.lent, salted(as_hashes(keys), side.salt), indices, operation)
+        return self._move(session, known, side.lent, salted(as_hashes(keys), side.salt), indices, operation)
 
     def _move(
-        self, name: PoolName, lent: EnginePool | FlatPages, hashes: Sequence[str], indices: Any, operation: str
+        self,
+        session: StorageSession,
+        name: PoolName,
+        lent: EnginePool | FlatPages,
+        hashes: Sequence[str],
+        indices: Any,
+        operation: str,
     ) -> list[bool]:
-        session = self.session
         slots = page_slots(indices, len(hashes), lent.page_size)
         nbytes = lent.page_nbytes * len(hashes)
         if isinstance(lent, EnginePool):
@@ -271,12 +290,11 @@ class Door:
 
     def close(self) -> None:
         """Close the session. Idempotent; pools that were attached are forgotten."""
-        session, self._session = self._session, None
-        self._main_pool, self._main = None, None
-        if session is None:
+        opened, self._opened = self._opened, None
+        if opened is None:
             return
         self._side = {}
-        report = session.close()
+        report = opened.session.close()
         if not report.clean:
             errors = "; ".join(report.errors) or "no error"
             _log.warning("hicache: store closed with %d abandoned calls: %s", report.abandoned, errors)
@@ -294,7 +312,7 @@ class Door:
             return
         self._quiet_until = now + _QUIET_SECONDS
         counts = ", ".join(f"{count} {outcome.value}" for outcome, count in Counter(wrong).items())
-        session = self._session
+        session = self._opened.session if self._opened else None
         why = "; ".join([*session.status().problems, *session.ledger.recent_errors[-1:]]) if session else "closed"
         verb = "read" if operation == "get" else "stored"
         _log.warning(

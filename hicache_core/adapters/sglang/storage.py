@@ -20,6 +20,7 @@ from hicache_core.adapters.sglang.served import served_arguments
 from hicache_core.adapters.sglang.traffic import metrics_type
 from hicache_core.errors import HiCacheError, NotSupportedError, StorageError, told
 from hicache_core.plugin.engines import find_engine
+from hicache_core.storage.session import StorageSession
 from hicache_core.types import PoolHitPolicy
 
 _log = logging.getLogger("hicache_core.adapters.sglang")
@@ -52,13 +53,18 @@ class HiCacheDynamicStorage(engine.HiCacheStorage):  # type: ignore[misc]
         if not config.zero_copy:
             _log.warning(_SLOW)
 
+    @property
+    def session(self) -> StorageSession:
+        """The open session, for tools. Raises MisuseError before a host pool is registered and after close."""
+        return self._door.session
+
     # -- registration: on the engine's thread, before I/O
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Open the store for the engine's main host pool. Raises what the class says."""
         self.mem_pool_host = mem_pool_host
         self._door.open(mem_pool_host)
-        session = self._door.session
+        session = self.session
         _log.info("hicache: backend %s, namespace %s", session.backend_name, session.namespace)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:

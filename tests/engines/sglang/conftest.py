@@ -18,7 +18,7 @@ from hicache_core.errors import HiCacheError
 from hicache_core.plugin.dev_servers import DevServer, dev_server_names, make_dev_server
 from hicache_core.plugin.discovery import discover
 
-SET_UP = "SGLang is not importable here: tools/peers/sglang.sh; . .peers/sglang/env.sh; $SGL_PY -m pytest {}"
+SET_UP = "SGLang is not importable here: tools/peers/sglang.sh; . .peers/sglang/env.sh; $PEER_PY -m pytest {}"
 STORES = ("file", "mooncake", "s3")
 BOUND = 60.0
 
@@ -114,6 +114,14 @@ def store(
 
 
 _numbers = itertools.count()
+
+
+@pytest.fixture
+def stalling(sglang: str) -> Iterator[ModuleType]:
+    """The module `stalling_store`, empty; the backend `dynamic` finds it under its own name."""
+    module = _load("stalling_store")
+    yield module
+    module.gate.set()
 
 
 @pytest.fixture

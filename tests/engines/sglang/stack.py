@@ -268,6 +268,10 @@ class Engine:
         found = self.match(tokens)
         assert (found.device_prefix_len, found.host_hit_length) == (0, 0)
 
+    def hashes(self, tokens: list[int]) -> list[str]:
+        """SGLang's page hashes of a sequence."""
+        return list(controller_module.get_storage_hash_str(array("q", tokens), None, page_size=PAGE))
+
     def match(self, tokens: list[int]) -> Any:
         """What of them is in L1 and L2."""
         return self.cache.match_prefix(MatchPrefixParams(key=key_of(tokens)))
