@@ -144,7 +144,12 @@ class EmulatedKit(PosixKit):
 
     def throwaway(self, directory: Path) -> dict[str, Any]:
         """A directory that plays a 3FS mount, and the index beside it."""
-        options = {"root": str(directory / "mount" / "store"), "index_dir": str(directory / "index"), "io": "usrbio"}
+        options: dict[str, Any] = {
+            "root": str(directory / "mount" / "store"),
+            "index_dir": str(directory / "index"),
+            "io": "usrbio",
+        }
+        options |= {"iov_bytes": 128 << 10}  # larger pages go in pieces
         self.enter_process(options)
         return options
 

@@ -76,7 +76,7 @@ def capabilities(options: Hf3fsOptions) -> Capabilities:
     return Capabilities(
         durable=True,
         shared=True,
-        zero_copy_v1=True,
+        zero_copy_v1=options.io != "usrbio",
         replace=True,
         delete="immediate",
         scan=True,

@@ -150,6 +150,9 @@ class Writer:
         failed = [job for job in jobs if job.outcome is not None]
         free = [(job.slot_bytes, job.slot) for job in failed if not job.in_flight]
         placed = [Placed(keys[job.position], job.slot_bytes, job.slot, job.nbytes) for job in good]
+        for job in failed:
+            if job.outcome is not None:
+                outcomes[job.position] = job.outcome
         if not placed and not free and not owed:
             return
         try:
@@ -159,9 +162,6 @@ class Writer:
             raise
         for job, verdict in zip(good, verdicts, strict=True):
             outcomes[job.position] = _VERDICTS[verdict]
-        for job in failed:
-            if job.outcome is not None:
-                outcomes[job.position] = job.outcome
 
 
 _VERDICTS = {0: Outcome.STORED, EXISTS: Outcome.EXISTS, FULL: Outcome.TIMEOUT}
