@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,9 +17,20 @@ from hicache_s3.names import legal_namespace
 from hicache_s3.opening import Store, open_store
 from hicache_s3.options import S3Options
 from hicache_s3.pages import Pages
+from hicache_s3.presence import Presence
 from hicache_s3.stats import S3Stats
 
 _CLOSE_PATIENCE_SECONDS = 5.0
+_open: weakref.WeakSet[S3Backend] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """A thread that comes back from Rust into an interpreter that is going down would abort the process."""
+    for backend in list(_open):
+        backend.close()
+
+
+atexit.register(_close_all)
 
 
 def open_s3(options: S3Options, ctx: OpenContext) -> S3Backend:
@@ -30,24 +43,25 @@ class S3Backend:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._pages, self._directory = Pages(store), Directory(store)
+        self._pages, self._presence, self._directory = Pages(store), Presence(store), Directory(store)
         self._pid = os.getpid()
         self._closing = False
         self._running = 0
         self._idle = threading.Condition()
         self.capabilities = store.capabilities
+        _open.add(self)
 
     @hookimpl
     def batch_exists(self, keys: Sequence[str], ctx: IoContext) -> int:
         """Length of the run of leading keys that have an object; all asked for at once."""
         with self._call():
-            return self._pages.run_of(keys, ctx.deadline)
+            return self._presence.run_of(keys, ctx.deadline)
 
     @hookimpl
     def batch_contains(self, keys: Sequence[str], ctx: IoContext) -> list[bool]:
         """For each key whether it has an object."""
         with self._call():
-            return self._pages.contains(keys, ctx.deadline)
+            return self._presence.contains(keys, ctx.deadline)
 
     @hookimpl
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
@@ -98,11 +112,10 @@ class S3Backend:
 
     @hookimpl
     def close(self) -> None:
-        """End thread and connections; waits a little for calls that are still running, then cuts them off."""
+        """End threads and connections; waits a little for calls that are still running."""
+        if os.getpid() != self._pid:
+            return  # threads and connections are the parent's
         with self._idle:
-            if os.getpid() != self._pid:
-                self._closing = True  # thread and connections are the parent's
-                return
             self._closing = True
             self._idle.wait_for(lambda: not self._running, _CLOSE_PATIENCE_SECONDS)
         self._store.close()

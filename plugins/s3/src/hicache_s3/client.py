@@ -1,4 +1,4 @@
-"""What the backend asks of a client: a few asynchronous calls on paths."""
+"""What the backend asks of a client: a few blocking calls on paths."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ class Entry(NamedTuple):
 
 
 class ObjectClient(Protocol):
-    """Methods run on the request loop's thread. They raise what the client underneath raises: see `failures`."""
+    """Methods block; any thread may call. They raise what the client underneath raises: see `failures`."""
 
     name: str
     conditional: bool
     """Whether `create` is one step on the server, so that of several writers exactly one succeeds."""
 
-    async def exists(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
         """Whether there is an object."""
 
-    async def read(self, path: str, limit: int) -> Data:
+    def read(self, path: str, limit: int) -> Data:
         """The first `limit` bytes, fewer where the object is shorter. Raises FileNotFoundError."""
 
-    async def create(self, path: str, data: Data) -> bool:
+    def create(self, path: str, data: Data) -> bool:
         """Store, unless there is one already (False). Visible with all its bytes or not at all."""
 
-    async def replace(self, path: str, data: Data) -> None:
+    def replace(self, path: str, data: Data) -> None:
         """Store, whatever was there. Readers see the old bytes or the new ones."""
 
-    async def remove(self, path: str) -> None:
+    def remove(self, path: str) -> None:
         """Remove an object; that there is none is no error."""
 
-    async def remove_all(self, paths: Sequence[str]) -> None:
+    def remove_all(self, paths: Sequence[str]) -> None:
         """Remove many."""
 
-    async def entries(self, directory: str, after: str | None) -> tuple[list[Entry], bool]:
+    def entries(self, directory: str, after: str | None) -> tuple[list[Entry], bool]:
         """Objects below a directory, ordered, those after the path `after`; whether there may be more."""
 
-    async def honours_create(self, path: str, data: bytes) -> bool:
+    def honours_create(self, path: str, data: bytes) -> bool:
         """Make the object at `path` (the probe's own) and find out whether a second create is refused."""
 
     def close(self) -> None:
-        """Let go of connections and threads."""
+        """Let go of connections."""

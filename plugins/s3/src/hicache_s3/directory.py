@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hicache_core.errors import StorageError
 from hicache_s3.client import Entry
 from hicache_s3.failures import is_missing, short
-from hicache_s3.flight import Request
 from hicache_s3.names import CONTROL, key_of
 from hicache_s3.opening import Store
+from hicache_s3.sweep import once
 
 _SECONDS_PER_STEP = 60.0
 
@@ -55,9 +56,9 @@ class Directory:
         control = f"{prefix}{CONTROL}/"
         return [entry for entry in found[0] if not entry.path.startswith(control)], found[1]
 
-    def _one(self, what: str, request: Request) -> Any:
+    def _one(self, what: str, request: Callable[[], Any]) -> Any:
         try:
-            return self._store.loop.one(request, deadline=time.monotonic() + _SECONDS_PER_STEP)
+            return once(self._store.threads.ask, request, time.monotonic() + _SECONDS_PER_STEP)
         except Exception as error:
             text = self._store.hide(short(error))
             self._store.counters.failed(text)

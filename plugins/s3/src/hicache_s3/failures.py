@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from hicache_core.types import Outcome
 
 _BUCKET_GONE = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
@@ -18,10 +16,6 @@ _NO_ROOM = (
     "No space left on device",
 )
 _TIMED_OUT = ("TimedOut", "operation timed out")
-
-
-class TooSlow(Exception):
-    """The deadline passed before the client answered."""
 
 
 def short(error: BaseException) -> str:
@@ -45,6 +39,11 @@ def is_empty_object(error: BaseException) -> bool:
     return "416 Range Not Satisfiable" in str(error)
 
 
+def is_whole_for_range(error: BaseException) -> bool:
+    """Whether a server answered the read of a range with the whole object."""
+    return "non-partial response" in str(error)
+
+
 def outcome_of_read(error: BaseException) -> Outcome:
     """MISS, CORRUPT, TIMEOUT or UNAVAILABLE."""
     if is_missing(error):
@@ -61,7 +60,7 @@ def outcome_of_write(error: BaseException) -> Outcome:
 
 
 def _failure(error: BaseException) -> Outcome:
-    slow = isinstance(error, TooSlow | asyncio.TimeoutError) or any(word in str(error) for word in _TIMED_OUT)
+    slow = isinstance(error, TimeoutError) or any(word in str(error) for word in _TIMED_OUT)
     return Outcome.TIMEOUT if slow else Outcome.UNAVAILABLE
 
 

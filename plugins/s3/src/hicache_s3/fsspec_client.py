@@ -19,14 +19,11 @@ from typing import Any
 from hicache_core.errors import OpenError, OptionError
 from hicache_core.plugin.redaction import redact_url
 from hicache_s3.client import Data, Entry
-from hicache_s3.daemon_pool import DaemonPool
 from hicache_s3.location import LOCAL, OBJECT_STORES, clean_prefix, protocol_of
 from hicache_s3.names import CONTROL
 from hicache_s3.options import S3Options
 
 LISTED = 1000
-THREADS = 32
-"""128 keys are asked for in four turns."""
 _ABANDONED_SECONDS = 600.0
 """A temporary of this age belongs to no running put."""
 _MTIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -45,57 +42,22 @@ class FsspecClient:
         self.conditional = self._local
         self._temporaries = self._under(f"{CONTROL}/temporary")
         self._made: set[str] = set()
-        self._pool = DaemonPool(THREADS, "hicache-fsspec")
 
-    async def exists(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
         """`info`, not `exists`: fsspec's own takes every error for an absence."""
-        return bool(await self._pool.run(lambda: self._exists(path)))
-
-    async def read(self, path: str, limit: int) -> Data:
-        """The start of the file."""
-        return await self._pool.run(lambda: self._fs.cat_file(path, start=0, end=limit))
-
-    async def create(self, path: str, data: Data) -> bool:
-        """A hard link on a local file system; elsewhere a look and a put."""
-        return bool(await self._pool.run(lambda: self._create(path, data)))
-
-    async def replace(self, path: str, data: Data) -> None:
-        """A put, or a temporary and a move over the old one."""
-        await self._pool.run(lambda: self._publish(path, data, self._move))
-
-    async def remove(self, path: str) -> None:
-        """One file."""
-        await self._pool.run(lambda: self._remove([path]))
-
-    async def remove_all(self, paths: Sequence[str]) -> None:
-        """One after the other."""
-        await self._pool.run(lambda: self._remove(paths))
-
-    async def entries(self, directory: str, after: str | None) -> tuple[list[Entry], bool]:
-        """fsspec lists a whole tree at a time; this is a part of it."""
-        return await self._pool.run(lambda: self._entries(directory, after))  # type: ignore[no-any-return]
-
-    async def honours_create(self, path: str, data: bytes) -> bool:
-        """Known by the protocol: only a local file system's link is one step. Makes the root, tries to write."""
-        await self._pool.run(lambda: self._prepare(path, data))
-        return self._local
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.close(1.0)
-
-    def _under(self, name: str) -> str:
-        return f"{self.root}/{name}" if self.root else name
-
-    def _exists(self, path: str) -> bool:
         try:
             self._fs.info(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
-    def _create(self, path: str, data: Data) -> bool:
-        if self._exists(path):
+    def read(self, path: str, limit: int) -> Data:
+        """The start of the file."""
+        return self._fs.cat_file(path, start=0, end=limit)
+
+    def create(self, path: str, data: Data) -> bool:
+        """A hard link on a local file system; elsewhere a look and a put."""
+        if self.exists(path):
             return False
         try:
             self._publish(path, data, self._link if self._local else self._move)
@@ -103,18 +65,54 @@ class FsspecClient:
             return False
         return True
 
+    def replace(self, path: str, data: Data) -> None:
+        """A put, or a temporary and a move over the old one."""
+        self._publish(path, data, self._move)
+
+    def remove(self, path: str) -> None:
+        """One file."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(path)
+
+    def remove_all(self, paths: Sequence[str]) -> None:
+        """One after the other."""
+        for path in paths:
+            self.remove(path)
+
+    def entries(self, directory: str, after: str | None) -> tuple[list[Entry], bool]:
+        """fsspec lists a whole tree at a time; this is a part of it."""
+        found = self._fs.find(directory, detail=True)
+        paths = sorted(path for path in found if after is None or path > after)
+        page = [Entry(path, int(found[path]["size"] or 0), _mtime(found[path])) for path in paths[:LISTED]]
+        return page, len(paths) > LISTED
+
+    def honours_create(self, path: str, data: bytes) -> bool:
+        """Known by the protocol: only a local file system's link is one step. Makes the root, tries to write."""
+        self._publish(path, data, self._move)
+        if not self._whole:
+            for entry in self.entries(self._temporaries, None)[0]:
+                if 0 < entry.mtime < time.time() - _ABANDONED_SECONDS:
+                    self.remove(entry.path)
+        return self._local
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _under(self, name: str) -> str:
+        return f"{self.root}/{name}" if self.root else name
+
     def _publish(self, path: str, data: Data, place: Callable[[str, str], None]) -> None:
         if self._whole:
             self._fs.pipe_file(path, data)
             return
         temporary = f"{self._temporaries}/{uuid.uuid4().hex}"
         try:
-            self._write(temporary, data)
             try:
+                self._write(temporary, data)
                 place(temporary, path)
-            except FileNotFoundError:  # its directory was cleared away
+            except FileNotFoundError:  # somebody removed a directory that we had made
                 self._made.clear()
-                self._directory(path)
+                self._write(temporary, data)
                 place(temporary, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -144,25 +142,6 @@ class FsspecClient:
             else:
                 self._fs.makedirs(parent, exist_ok=True)
             self._made.add(parent)
-
-    def _remove(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.rm_file(path)
-
-    def _entries(self, directory: str, after: str | None) -> tuple[list[Entry], bool]:
-        found = self._fs.find(directory, detail=True)
-        paths = sorted(path for path in found if after is None or path > after)
-        page = [Entry(path, int(found[path]["size"] or 0), _mtime(found[path])) for path in paths[:LISTED]]
-        return page, len(paths) > LISTED
-
-    def _prepare(self, path: str, data: bytes) -> None:
-        self._publish(path, data, self._move)
-        if self._whole:
-            return
-        for entry in self._entries(self._temporaries, None)[0]:
-            if 0 < entry.mtime < time.time() - _ABANDONED_SECONDS:
-                self._remove([entry.path])
 
 
 def _mtime(info: dict[str, Any]) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 from hicache_core.errors import OpenError, OptionError
 from hicache_s3.client import Data, Entry
 from hicache_s3.credentials import aws_settings
-from hicache_s3.failures import is_taken, short
+from hicache_s3.failures import is_taken, is_whole_for_range, short
 from hicache_s3.location import S3, Location
 from hicache_s3.options import S3Options
 
@@ -35,71 +35,84 @@ class ObstoreClient:
         self._store: Any = _open(location, options)
         self._threshold, self._chunk = options.multipart_threshold, options.multipart_chunk
         self.conditional = False
+        self._ranges = True
 
-    async def exists(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
         """One HEAD."""
         try:
-            await self._obstore.head_async(self._store, path)
+            self._obstore.head(self._store, path)
         except FileNotFoundError:
             return False
         return True
 
-    async def read(self, path: str, limit: int) -> Data:
-        """One GET with a range: a wrong object, however large, costs one byte more than the right one."""
-        return await self._obstore.get_range_async(self._store, path, start=0, end=limit)
+    def read(self, path: str, limit: int) -> Data:
+        """One GET, of a range: a wrong object, however large, costs one byte more than the right one."""
+        if self._ranges:
+            return self._obstore.get_range(self._store, path, start=0, end=limit)
+        return self._obstore.get(self._store, path).bytes()
 
-    async def create(self, path: str, data: Data) -> bool:
+    def create(self, path: str, data: Data) -> bool:
         """One conditional PUT; on a server that does not honour it, and for pages in parts, a HEAD and a PUT."""
         if not self.conditional or len(data) > self._threshold:
-            if await self.exists(path):
+            if self.exists(path):
                 return False
-            await self.replace(path, data)
+            self.replace(path, data)
             return True
         try:
-            await self._obstore.put_async(self._store, path, data, mode="create", use_multipart=False)
+            self._obstore.put(self._store, path, data, mode="create", use_multipart=False)
         except Exception as error:
             if is_taken(error):
                 return False
             raise
         return True
 
-    async def replace(self, path: str, data: Data) -> None:
+    def replace(self, path: str, data: Data) -> None:
         """One PUT, or a multipart upload above the threshold; S3 shows the object when it is complete."""
         parts = len(data) > self._threshold
-        await self._obstore.put_async(self._store, path, data, use_multipart=parts, chunk_size=self._chunk)
+        self._obstore.put(self._store, path, data, use_multipart=parts, chunk_size=self._chunk)
 
-    async def remove(self, path: str) -> None:
+    def remove(self, path: str) -> None:
         """One DELETE."""
         try:
-            await self._obstore.delete_async(self._store, path)
+            self._obstore.delete(self._store, path)
         except FileNotFoundError:
             pass  # GCS and Azure say so, S3 does not
 
-    async def remove_all(self, paths: Sequence[str]) -> None:
+    def remove_all(self, paths: Sequence[str]) -> None:
         """Bulk DELETE, 1,000 a request."""
         if paths:
-            await self._obstore.delete_async(self._store, list(paths))
+            self._obstore.delete(self._store, list(paths))
 
-    async def entries(self, directory: str, after: str | None) -> tuple[list[Entry], bool]:
+    def entries(self, directory: str, after: str | None) -> tuple[list[Entry], bool]:
         """One page of a listing, from `after` on."""
         stream = self._obstore.list(self._store, directory or None, offset=after, chunk_size=LISTED)
         found: list[Entry] = []
-        async for chunk in stream:
+        for chunk in stream:
             found += [Entry(m["path"], m["size"], m["last_modified"].timestamp()) for m in chunk]
             if len(found) >= LISTED:
                 return found, True
         return found, False
 
-    async def honours_create(self, path: str, data: bytes) -> bool:
-        """The object stays, so that from the second open on one request answers."""
+    def honours_create(self, path: str, data: bytes) -> bool:
+        """The object stays, so that from the second open on one request answers. Finds out about ranges too."""
+        honoured = self._second_is_refused(path, data)
+        try:
+            self.read(path, len(data) + 1)
+        except Exception as error:
+            if not is_whole_for_range(error):
+                raise
+            self._ranges = False
+        return honoured
+
+    def _second_is_refused(self, path: str, data: bytes) -> bool:
         for _ in range(2):
             try:
-                await self._obstore.put_async(self._store, path, data, mode="create", use_multipart=False)
+                self._obstore.put(self._store, path, data, mode="create", use_multipart=False)
             except Exception as error:  # every kind but two goes on
                 if is_taken(error):
                     return True
                 if any(word in short(error) for word in _NOT_THERE):
-                    await self.replace(path, data)
+                    self.replace(path, data)
                     return False
                 raise
         return False

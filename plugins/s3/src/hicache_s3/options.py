@@ -87,6 +87,7 @@ def capabilities(options: S3Options) -> Capabilities:
         reports_exists=first_writer_wins,
         clean_miss=True,
         variable_length=True,
+        parallelism=2,  # two calls of one batch: the pages of one are verified while those of the other come
     )
 
 
