@@ -261,3 +261,33 @@ class CloseWaitsForEver(Sound):
         self.closing = True
         with self.inside:
             return None
+
+
+class KeepsEveryAnswer(Sound):
+    """Remembers the outcomes of every call, for ever."""
+
+    caught_by = "repeated_calls_leave_no_objects"
+
+    def __init__(self, options, context):
+        super().__init__(options, context)
+        self.history = []
+
+    @hookimpl
+    def batch_get(self, keys, pages, ctx):
+        outcomes = Sound.batch_get(self, keys, pages, ctx)
+        self.history.append({key: [outcome, bytearray(64)] for key, outcome in zip(keys, outcomes, strict=True)})
+        return outcomes
+
+
+class KeepsEveryPage(Sound):
+    """A copy of every page that was read stays in memory."""
+
+    caught_by = "repeated_calls_leave_no_pages_in_memory"
+
+    def __init__(self, options, context):
+        super().__init__(options, context)
+        self.copies = []
+
+    def fill(self, page, data):
+        self.copies.append(bytearray(data))
+        return Sound.fill(self, page, data)

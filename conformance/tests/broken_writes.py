@@ -347,3 +347,30 @@ class LocksPerPage(Sound):
             self.company.wait(0.2)
         except threading.BrokenBarrierError:
             self.company.reset()
+
+
+class CutsTheRanges(Sound):
+    """What follows the pool in a key, the layers and heads, is cut off."""
+
+    caught_by = "every_part_of_the_identity_changes_the_key"
+
+    def name(self, key):
+        return re.sub(r"\.l\d+-\d+h\d+-\d+$", "", key)
+
+
+class FindsByPrefix(Sound):
+    """Finds the first stored key that begins like the one asked for."""
+
+    caught_by = "identities_that_read_alike_are_apart"
+
+    def name(self, key):
+        return key if key in self.pages else next((k for k in self.pages if k.startswith(key)), key)
+
+
+class FoldsHeads(Sound):
+    """Every shard of the heads has one name, as where the rank was left out of the key."""
+
+    caught_by = "sessions_that_read_alike_share_nothing"
+
+    def name(self, key):
+        return re.sub(r"h\d+-\d+$", "", key)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -77,6 +79,20 @@ def find_kit(name: str) -> StoreKit | None:
     from hicache_conformance.kits import BUILT_IN
 
     return BUILT_IN.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The server of a throwaway store, which can die and come back."""
+
+    kill: Callable[[], None]
+    restart: Callable[[], None]
+
+
+def outage_of(kit: StoreKit | None) -> Outage | None:
+    """How to kill and restart the kit's server; None where the kit names none."""
+    kill, restart = getattr(kit, "kill_store", None), getattr(kit, "restart_store", None)
+    return None if kill is None or restart is None else Outage(kill, restart)
 
 
 _in_use: dict[int, StoreKit] = {}

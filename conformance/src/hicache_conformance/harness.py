@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hicache_conformance.backdoor import BackDoor
+from hicache_conformance.backdoor import BackDoor, Outage, outage_of
 from hicache_conformance.casebook import declared
 from hicache_conformance.driver import Driver, make_backend
 from hicache_conformance.material import POISON, Lent, page_bytes
@@ -74,6 +74,11 @@ class Harness:
         """The n-th physical key of the ns-th namespace, in the form the core builds."""
         digest = hashlib.sha256(f"{self._label}:page:{n}".encode()).hexdigest()
         return f"{self.namespace(ns)}/{digest}.kv.l0-32h0-8"
+
+    def own(self, key: str) -> str:
+        """The key, whose namespace is cleared when the round is over."""
+        self._namespaces.add(key.partition("/")[0])
+        return key
 
     def keys(self, count: int, ns: int = 0, start: int = 0) -> list[str]:
         """`count` physical keys."""
@@ -185,6 +190,15 @@ class Harness:
         if door.root is None:
             raise NotApplicable("the back door says that the store keeps no files")
         return Path(door.root)
+
+    def outage(self) -> Outage:
+        """How to kill and restart the store's server; NotApplicable where there is none that the kit names."""
+        found = outage_of(self.target.kit)
+        if found is None:
+            raise NotApplicable("the kit names no server that could be killed (kill_store, restart_store)")
+        if not self.target.throwaway:
+            raise Skipped("kills the store's server: only done to a throwaway store (give no options)")
+        return found
 
     # --- threads ---------------------------------------------------------------------------------------------------
 

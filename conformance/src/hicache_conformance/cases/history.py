@@ -142,9 +142,13 @@ def random_histories_agree_with_a_model(h: Harness) -> None:
 
     The seed of the run decides them; the shortest failing history is printed in the reason.
     """
-    machine = type("History", (History,), {"harness": h, "store": h.open(), "turn": 0})
+    run_histories(h, type("History", (History,), {"harness": h, "store": h.open(), "turn": 0}), examples=40)
+
+
+def run_histories(h: Harness, machine: type[RuleBasedStateMachine], *, examples: int) -> None:
+    """Run random histories of a machine, which the seed decides; a failure tells the steps of the shortest."""
     settings = hypothesis.settings(
-        max_examples=40,
+        max_examples=examples,
         stateful_step_count=25,
         deadline=None,
         database=None,
