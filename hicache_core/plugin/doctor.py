@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hicache_core.errors import PluginError
 from hicache_core.plugin.discovery import DISABLE_VARIABLE, BrokenPlugin, Discovery, FoundBackend, discover
+from hicache_core.plugin.engines import examine_engines
 from hicache_core.plugin.environment import Finding, examine_environment
 from hicache_core.plugin.select import module_exists, resolve_dotted
 
@@ -13,11 +14,11 @@ __all__ = ["Finding", "diagnose", "examine_plugins"]
 
 
 def diagnose(*, disable: Iterable[str] | str | None = None, env: Mapping[str, str] | None = None) -> list[Finding]:
-    """Everything that doctor looks at: the environment first, then every plugin. Never raises for what it finds.
+    """Everything that doctor looks at: the environment, the engines, every plugin. Never raises for what it finds.
 
     disable: as of `discover`. env: where HICACHE_* variables are read, default os.environ.
     """
-    return [*examine_environment(env), *examine_plugins(discover(disable=disable))]
+    return [*examine_environment(env), *examine_engines(), *examine_plugins(discover(disable=disable))]
 
 
 def examine_plugins(found: Discovery) -> list[Finding]:

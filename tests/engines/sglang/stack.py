@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import sglang.srt.managers.cache_controller as controller_module
 import sglang.srt.mem_cache.l2_transfer as transfer_module
 import sglang.srt.mem_cache.pool_host.base as base_module
@@ -33,7 +34,7 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.runtime_context import get_parallel, get_server_args
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
 PAGE, SLOTS, LAYERS, HEADS, DIM = 16, 1024, 4, 2, 8
@@ -157,7 +158,7 @@ class Engine:
             **(extra or {}),
         }
         arguments = ServerArgs(
-            model_path=model,
+            model_path="dummy",  # any other one would be looked up
             served_model_name=served_as,
             page_size=PAGE,
             hicache_io_backend="direct" if layout == "page_first_direct" else "kernel",
@@ -169,6 +170,7 @@ class Engine:
             hicache_ratio=2.0,
         )
         set_global_server_args_for_scheduler(arguments)
+        msgspec.structs.force_setattr(get_server_args(), "model_path", model)
         self._parallel = get_parallel().override(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1)
         self._parallel.__enter__()
         try:
