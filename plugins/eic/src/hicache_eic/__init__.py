@@ -1,0 +1,1 @@
+"""Storage backend `eic`: pages in EIC, by the vendor's Python client."""

@@ -1,0 +1,1 @@
+"""Storage backend `simm`: pages in SiMM, by its Python client."""

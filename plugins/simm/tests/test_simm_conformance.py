@@ -1,0 +1,21 @@
+"""The suite's verdict on the adapter, with a fake of the vendor's client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hicache_conformance import BackendSuite, Target
+from hicache_simm.fake_kit import kit
+
+
+class TestSimm(BackendSuite):
+    """Every case of every level."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Target:
+        return Target("simm", kit.throwaway(tmp_path))
+
+
+def test_the_store_is_told_to_be_a_fake() -> None:
+    assert "fake" in kit.fake
