@@ -1,0 +1,1 @@
+"""hicache-mooncake: an L3 store in Mooncake's distributed memory pool."""

@@ -1,0 +1,127 @@
+"""Pages to and from the store: keys held to the rules, codes made outcomes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hicache_core.types import KEY_PATTERN, IoContext, Outcome, Page
+from hicache_mooncake.client import Client
+from hicache_mooncake.codes import BAD_PARAMETERS, TRANSFER_FAILED, get_outcome, set_outcome
+from hicache_mooncake.lending import Lending
+from hicache_mooncake.objects import Objects
+from hicache_mooncake.stats import Counters
+
+_USUAL_KEY = re.compile(r"[0-9a-f]{32}/[0-9a-f]{64}\.[0-9a-z_]{1,40}\.[0-9a-z-]{1,40}")
+"""Keys of the core; a sixth of the cost of the full rule, which any other key is held to."""
+
+
+class Transfers:
+    """The data path of one client. Thread-safe."""
+
+    def __init__(self, client: Client, lending: Lending, counters: Counters) -> None:
+        self._client, self._lending, self._counters = client, lending, counters
+
+    def exist(self, keys: Sequence[str]) -> list[bool]:
+        """One bool per key; False for an illegal one."""
+        if not keys:
+            return []
+        legal = _legal(keys)
+        if legal is None:
+            return self._client.exist(keys)
+        found = dict(zip(legal, self._client.exist([keys[i] for i in legal]) if legal else (), strict=True))
+        return [found.get(i, False) for i in range(len(keys))]
+
+    def get(self, keys: Sequence[str], objects: Objects, ctx: IoContext) -> list[Outcome]:
+        """Fill the objects. An illegal key is a MISS."""
+        some = _usable(keys, objects)
+        if some is not None:
+            return _spread(len(keys), some, self.get(_take(keys, some), objects.take(some), ctx), Outcome.MISS)
+        if not keys:
+            return []
+        bounce = self._lending.bounce
+        if bounce is None:
+            outcomes = self._get(keys, objects)
+        else:
+            outcomes = bounce.run(
+                objects, ctx.deadline, lambda lo, hi, part: self._get(keys[lo:hi], part), reading=True
+            )
+        self._counters.read(outcomes, objects.totals)
+        return outcomes
+
+    def set(self, keys: Sequence[str], objects: Objects, ctx: IoContext) -> list[Outcome]:
+        """Store the objects; one that is there stays. An illegal key is REJECTED."""
+        some = _usable(keys, objects)
+        if some is not None:
+            return _spread(len(keys), some, self.set(_take(keys, some), objects.take(some), ctx), Outcome.REJECTED)
+        if not keys:
+            return []
+        bounce = self._lending.bounce
+        if bounce is None:
+            outcomes = self._set(keys, objects)
+        else:
+            outcomes = bounce.run(
+                objects, ctx.deadline, lambda lo, hi, part: self._set(keys[lo:hi], part), reading=False
+            )
+        self._counters.written(outcomes, objects.totals)
+        return outcomes
+
+    def replace(self, keys: Sequence[str], pages: Sequence[Page]) -> list[Outcome]:
+        """Store over what is there. The SDK has no such call for parts in a batch, so one page after the other."""
+        outcomes = []
+        for key, page in zip(keys, pages, strict=True):
+            parts = [part for part in page if len(part)]
+            if not parts or not KEY_PATTERN.fullmatch(key):
+                outcomes.append(Outcome.REJECTED)
+            else:
+                outcomes.append(set_outcome(self._client.upsert(key, parts)))
+        self._counters.written(outcomes, [sum(map(len, page)) for page in pages])
+        return outcomes
+
+    def _get(self, keys: Sequence[str], objects: Objects) -> list[Outcome]:
+        answers = self._client.get(keys, objects)
+        if answers == objects.totals:
+            return [Outcome.HIT] * len(answers)
+        outcomes = list(map(get_outcome, answers, objects.totals))
+        for i, answer in enumerate(answers):
+            if answer == TRANSFER_FAILED and self._has_other_length(keys[i], objects.totals[i]):
+                outcomes[i] = Outcome.CORRUPT
+        return outcomes
+
+    def _has_other_length(self, key: str, expected: int) -> bool:
+        """A page longer than its object fails like a broken transfer; only the length tells them apart."""
+        length = self._client.size(key)
+        return (length >= 0 and length != expected) or length == BAD_PARAMETERS
+
+    def _set(self, keys: Sequence[str], objects: Objects) -> list[Outcome]:
+        codes = self._client.put(keys, objects)
+        if not any(codes):
+            return [Outcome.STORED] * len(codes)
+        return list(map(set_outcome, codes))
+
+
+def _legal(keys: Sequence[str]) -> list[int] | None:
+    """Indices of the keys that keep the rules; None: all of them."""
+    if all(map(_USUAL_KEY.fullmatch, keys)):
+        return None
+    found = [i for i, key in enumerate(keys) if KEY_PATTERN.fullmatch(key)]
+    return None if len(found) == len(keys) else found
+
+
+def _usable(keys: Sequence[str], objects: Objects) -> list[int] | None:
+    """Indices of objects with a legal key and at least one byte; None: all of them."""
+    legal = _legal(keys)
+    if all(objects.totals):
+        return legal
+    return [i for i in (range(len(keys)) if legal is None else legal) if objects.totals[i]]
+
+
+def _take(keys: Sequence[str], indices: Sequence[int]) -> list[str]:
+    return [keys[i] for i in indices]
+
+
+def _spread(count: int, indices: Sequence[int], outcomes: Sequence[Outcome], others: Outcome) -> list[Outcome]:
+    whole = [others] * count
+    for i, outcome in zip(indices, outcomes, strict=True):
+        whole[i] = outcome
+    return whole
