@@ -257,8 +257,8 @@ def show(rows: Sequence[Row], missing: Sequence[Unmeasured], rounds: int) -> Non
             f"{row.client_mb_per_s:,.0f}",
             f"{row.session_mb_per_s:,.0f}",
             f"{row.share:.2f}",
-            f"≥ {row.asked:.2f}",
-            Text("reached", "green") if row.reached else Text("missed", "red"),
+            f"≥ {row.asked:.2f}" if row.asked else "–",
+            _verdict(row),
         )
         for row in rows
     ]
@@ -268,6 +268,12 @@ def show(rows: Sequence[Row], missing: Sequence[Unmeasured], rounds: int) -> Non
     for one in missing:
         what = "failed" if one.failed else "skipped"
         err.print(f"{what} {one.backend} {one.variant}: {one.reason}", markup=False, soft_wrap=True)
+
+
+def _verdict(row: Row) -> Text:
+    if not row.asked:
+        return Text("")
+    return Text("reached", "green") if row.reached else Text("missed", "red")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ class BareCase:
     store: (empty directory, bytes that one side will store in all) → context manager that starts a throwaway store
     and gives the backend's options; it raises HiCacheError or OSError, with the reason, where it cannot run here.
     client: (those options, page memory) → the opened client, with its memory registered if the SDK wants that.
-    at_least, aim: the share of the client's throughput, for put and for get, that is asked and that is hoped for.
+    at_least, aim: the share of the client's throughput, for put and for get, that is asked (0: nothing is)
+    and that is hoped for.
     apart: each side has a store of its own, since two clients of one store would get in each other's way.
     """
 

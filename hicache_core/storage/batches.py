@@ -14,10 +14,9 @@ from hicache_core.types import BATCH_PAGES, Page, PoolName, Slots
 
 SPLIT_BYTES = 4 << 20
 """A batch is spread over workers only if each slice has that much, unless the store is latency-bound."""
-SPLIT_PAGE_BYTES = 512 << 10
-"""… and only if its pages are that large. Two Python threads that store small pages wait for the GIL at every
-system call. Measured with the file store, two workers against one, µs a page on two cores: set 64 KiB 77 : 56,
-256 KiB 196 : 168, 512 KiB 313 : 332, 1 MiB 375 : 650; get 44 : 36, 140 : 138, 250 : 260, 293 : 494."""
+SPLIT_PAGE_BYTES = 128 << 10
+"""… and only if its pages are that large: two Python threads that move small pages wait for the GIL at every system
+call. The measurements are in docs/adr/0005-spread-only-large-pages.md."""
 
 _shape = attrgetter("format", "ndim", "c_contiguous", "readonly")
 _LENT = frozenset({("B", 1, True, False)})
@@ -129,11 +128,17 @@ class CutRule:
         return ranges
 
 
-def slices(sizes: Sequence[int], workers: int, parallelism: int) -> list[tuple[int, int]]:
-    """Ranges of pages, one for each worker that is to take part."""
+def slices(
+    sizes: Sequence[int], workers: int, parallelism: int, *, nonblocking: bool = False
+) -> list[tuple[int, int]]:
+    """Ranges of pages, one for each worker that is to take part.
+
+    nonblocking: the store's calls only compute, with the GIL held, so that a second thread would be in the way.
+    """
     total = len(sizes)
     nbytes = sum(sizes)
-    parts = min(workers, total, nbytes // SPLIT_BYTES) if nbytes >= SPLIT_PAGE_BYTES * total else 1
+    spread = not nonblocking and nbytes >= SPLIT_PAGE_BYTES * total
+    parts = min(workers, total, nbytes // SPLIT_BYTES) if spread else 1
     if parallelism > 1:
         parts = max(parts, min(workers, parallelism, total))
     if parts <= 1:

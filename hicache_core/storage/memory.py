@@ -14,6 +14,7 @@ from msgspec import Meta
 from hicache_core.errors import StorageError
 from hicache_core.plugin.options import ByteSize
 from hicache_core.plugin.spec import hookimpl
+from hicache_core.storage.staging import copy_bytes
 from hicache_core.types import KEY_PATTERN, Capabilities, IoContext, OpenContext, Outcome, Page
 
 SCAN_PAGE = 1000
@@ -206,7 +207,7 @@ def _scatter(stored: bytes, page: Page, *, exact: bool) -> bool:
     source, start = memoryview(stored), 0
     for buffer in page:
         piece = source[start : start + len(buffer)]
-        buffer[: len(piece)] = piece
+        copy_bytes(buffer[: len(piece)], piece)
         start += len(piece)
     return True
 

@@ -236,7 +236,8 @@ class Operations:
         rule = self._rule if staged is None else self._staged_rule
         sizes = batch.sizes
         calls = []
-        for lo, hi in slices(sizes, group.count, parts.guard.capabilities.parallelism):
+        parallelism = parts.guard.capabilities.parallelism
+        for lo, hi in slices(sizes, group.count, parallelism, nonblocking=self._here):
             own_staged = None if staged is None else staged[lo:hi]
             calls.append(_page_call(batch.cut(lo, hi), once, rule, own_staged, patient))
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hicache_core.storage.batches import SPLIT_BYTES, CutRule, PageBatch, slices
+from hicache_core.storage.batches import SPLIT_BYTES, SPLIT_PAGE_BYTES, CutRule, PageBatch, slices
 from hicache_core.storage.ledger import StorageLedger
 from hicache_core.storage.staging import copy_page
 from hicache_core.types import Outcome, PoolName
@@ -44,6 +44,12 @@ def test_a_batch_is_spread_only_where_each_slice_has_4_mib() -> None:
     assert slices([page] * 80, 2, 1) == [(0, 40), (40, 80)]
     assert slices([page] * 8, 1, 1) == [(0, 8)]
     assert slices([10] * 8, 4, 3) == [(0, 2), (2, 5), (5, 8)]
+
+
+def test_a_batch_is_spread_only_where_its_pages_are_large_and_the_store_waits() -> None:
+    assert slices([SPLIT_PAGE_BYTES] * 128, 2, 1) == [(0, 64), (64, 128)]
+    assert slices([SPLIT_PAGE_BYTES - 1] * 128, 2, 1) == [(0, 128)]
+    assert slices([1 << 20] * 128, 2, 1, nonblocking=True) == [(0, 128)]
 
 
 def test_parts_of_a_batch_keep_their_pools_and_slots() -> None:
