@@ -2,8 +2,10 @@
 # usage: tools/peers/vllm.sh [DIRECTORY]     default: .peers/vllm beside this checkout
 # A real vLLM without compiled code, with hicache and its plugins installed editable beside it: everything that runs
 # in vLLM's scheduler process, on a machine without a GPU. About two minutes and 2.8 GB. Runs again without harm.
-# VLLM_VERSION, TORCH_VERSION and PYTHON choose others. Then:
+# VLLM_VERSION, TORCH_VERSION and PYTHON choose others. VLLM_SOURCES="0.27.0 0.24.0" also unpacks the source of older
+# releases, which run on the requirements of this one. Then:
 #   .peers/vllm/venv/bin/python -m pytest tests/engines/vllm
+#   PYTHONPATH=.peers/vllm/source-0.27.0 .peers/vllm/venv/bin/python -m pytest tests/engines/vllm
 set -eu
 [ $# -le 1 ] || { echo "usage: $0 [DIRECTORY]" >&2; exit 2; }
 REPOSITORY=$(cd "$(dirname "$0")/../.." && pwd)
@@ -39,6 +41,16 @@ for package in "$REPOSITORY" "$REPOSITORY"/plugins/*/; do
     install --no-deps --no-build-isolation -e "$package" ||
         echo "$package could not be installed: its tests will be skipped" >&2
 done
+for older in ${VLLM_SOURCES:-}; do
+    [ -d "$TARGET/source-$older" ] && continue
+    mkdir -p "$TARGET/sdist"
+    VLLM_TARGET_DEVICE=empty VLLM_VERSION_OVERRIDE=$older "$PY" -m pip download -q --no-deps --no-build-isolation \
+        --no-binary vllm -d "$TARGET/sdist" "vllm==$older"
+    mkdir "$TARGET/source-$older.part"
+    tar xzf "$TARGET/sdist/vllm-$older.tar.gz" -C "$TARGET/source-$older.part" --strip-components=1 "vllm-$older/vllm"
+    mv "$TARGET/source-$older.part" "$TARGET/source-$older"
+done
+
 cd "$TARGET"  # or the checkout would be imported in the place of what is installed
 "$PY" - <<'END'
 import importlib.metadata as metadata

@@ -5,6 +5,8 @@ These tests need vLLM; `tools/peers/vllm.sh` makes an environment for them, whos
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -19,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from hicache_core.adapters import vllm_plugin
 from hicache_core.types import Outcome
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -35,18 +38,33 @@ if HAS_VLLM:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what vLLM and torch say while they are imported
+        import vllm
         from vllm.v1.kv_offload import base
-        from vllm.v1.kv_offload import config as offload
         from vllm.v1.kv_offload.factory import OffloadingSpecFactory
         from vllm.v1.kv_offload.tiering import base as tiering
         from vllm.v1.kv_offload.tiering import spec as _spec  # noqa: F401 - imports all that would warn later
+
+    RELEASE = tuple(map(int, vllm.__version__.partition("+")[0].split(".")[:2]))
+    if RELEASE >= (0, 27):
+        from vllm.v1.kv_offload import config as offload
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if not HAS_VLLM and here in item.path.parents:
+        if here not in item.path.parents:
+            continue
+        if not HAS_VLLM:
             item.add_marker(pytest.mark.skip(reason=SET_UP))
+            continue
+        since = item.get_closest_marker("vllm_since")
+        if since and since.args > RELEASE:
+            wanted = ".".join(map(str, since.args))
+            item.add_marker(pytest.mark.skip(reason=f"vLLM has this since {wanted}; this is {vllm.__version__}"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "vllm_since(major, minor): skipped on earlier releases of vLLM")
 
 
 def key_of(number: int, group: int = 0) -> bytes:
@@ -70,9 +88,14 @@ class Engine:
     def __init__(self, tier: dict[str, Any], *, chunks: int = CHUNKS, row: int = ROW, **changes: Any) -> None:
         Engine.count += 1
         self.row = row
-        config = offload_config(tier, chunks, row, f"hicache-test-{os.getpid()}-{Engine.count}", **changes)
-        self.manager = OffloadingSpecFactory.get_spec_cls(config.extra_config)(config).get_manager()
-        self.lock = self.manager.lock
+        name = f"hicache-test-{os.getpid()}-{Engine.count}"
+        if RELEASE >= (0, 27):
+            config = offload_config(tier, chunks, row, name, **changes)
+            self.manager = OffloadingSpecFactory.get_spec_cls(config.extra_config)(config).get_manager()
+        else:
+            told = engine_config_of_0_24(tier, chunks, row, name, **changes)
+            self.manager = OffloadingSpecFactory.get_spec_cls(told[0])(*told).get_manager()
+        self.lock: Any = getattr(self.manager, "lock", contextlib.nullcontext())  # it came with the poll thread
         self.tier = self.manager.secondary_tiers[0]
         self.rows: Any = np.asarray(self.manager.primary_tier.get_kv_memoryview()).view(np.uint8)
         self.requests = 0
@@ -91,7 +114,10 @@ class Engine:
 
     def step(self) -> None:
         with self.lock:
-            self.manager.on_schedule_end(base.ScheduleEndContext(new_req_ids=[], preempted_req_ids=[]))
+            if RELEASE >= (0, 27):
+                self.manager.on_schedule_end(base.ScheduleEndContext(new_req_ids=[], preempted_req_ids=[]))
+            else:
+                self.manager.on_schedule_end()
 
     def settle(self, bound: float = BOUND) -> None:
         """Step until nothing is under way."""
@@ -112,7 +138,7 @@ class Engine:
             out = self.manager.prepare_store(keys, context)
             if out is None:
                 return None
-            for key, chunk in zip(out.keys_to_store, out.store_spec.chunk_ids, strict=True):
+            for key, chunk in zip(out.keys_to_store, rows_of(out.store_spec), strict=True):
                 self.rows[int(chunk)][:] = bytes_of(key, self.row)
             if out.keys_to_store:
                 self.manager.complete_store(out.keys_to_store, context)
@@ -124,6 +150,13 @@ class Engine:
         self.settle()
         return out
 
+    def reset(self) -> None:
+        """What vLLM does when it sleeps or takes new weights: wait for all transfers, forget the primary tier."""
+        with self.lock:
+            self.manager.reset_cache()
+            if hasattr(self.manager, "on_reset_flushed"):
+                self.manager.on_reset_flushed()
+
     def evict(self) -> None:
         """Fill the primary tier with chunks of no interest, so that it holds none of the others."""
         count = len(self.rows)
@@ -131,16 +164,18 @@ class Engine:
         self.requests += 1
         self.store(filling)
 
-    def lookup(self, key: bytes, context: Any = None) -> Any:
+    def lookup(self, key: bytes, context: Any = None) -> str:
+        """HIT, MISS, RETRY, or HIT_PENDING (0.24: RETRY) while it is brought."""
         with self.lock:
-            return self.manager.lookup(key, context or self.context)
+            verdict = self.manager.lookup(key, context or self.context)
+        return {True: "HIT", False: "MISS", None: "RETRY"}[verdict] if RELEASE < (0, 27) else str(verdict.name)
 
     def verdicts(self, key: bytes, context: Any = None) -> list[str]:
-        """The names of the answers, without repetition, until one is final."""
+        """The answers until one is final, without repetition; HIT_PENDING is a RETRY too."""
         seen: list[str] = []
 
         def final() -> bool:
-            verdict = self.lookup(key, context).name
+            verdict = self.lookup(key, context).replace("HIT_PENDING", "RETRY")
             if seen[-1:] != [verdict]:
                 seen.append(verdict)
             return verdict in ("HIT", "MISS")
@@ -153,7 +188,7 @@ class Engine:
         context = context or self.context
         with self.lock:
             spec = self.manager.prepare_load([key], context)
-            found = self.rows[int(spec.chunk_ids[0])].copy()
+            found = self.rows[int(rows_of(spec)[0])].copy()
             self.manager.complete_load([key], context)
         return found
 
@@ -185,28 +220,78 @@ def offload_config(tier: dict[str, Any], chunks: int, row: int, engine_id: str, 
     }
     parallel |= changes.get("parallel", {})
     groups = changes.get("groups", ((16, ("layer0",)),))
-    return offload.OffloadingConfig(
-        groups=tuple(offload.OffloadingGroupConfig(tokens, names, i) for i, (tokens, names) in enumerate(groups)),
+    return fitting(
+        offload.OffloadingConfig,
+        groups=tuple(
+            fitting(offload.OffloadingGroupConfig, tokens_per_block=tokens, layer_names=names, group_id=i)
+            for i, (tokens, names) in enumerate(groups)
+        ),
         worker_kv_bytes_per_block=row // parallel["world_size"],
         enable_kv_cache_events=changes.get("events", False),
-        extra_config={
-            "spec_name": "TieringOffloadingSpec",
-            "cpu_bytes_to_use": row * chunks,
-            "secondary_tiers": [tier],
-        },
+        extra_config=extra_config(tier, chunks * row),
         engine_id=engine_id,
         model=offload.OffloadingModelConfig(changes.get("model", "demo-model"), changes.get("dtype", "float16")),
         cache=offload.OffloadingCacheConfig(tokens_per_hash=16, blocks_per_chunk=1),
-        parallel=offload.OffloadingParallelConfig(**parallel),
+        parallel=fitting(offload.OffloadingParallelConfig, **parallel),
         replicated_layout=changes.get("replicated", False),
         kv_cache_layout=changes.get("kv_cache_layout"),
     )
+
+
+def extra_config(tier: dict[str, Any], nbytes: int) -> dict[str, Any]:
+    return {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": nbytes, "secondary_tiers": [tier]}
+
+
+def fitting(made: Any, **fields: Any) -> Any:
+    """An instance of a dataclass that has grown from release to release."""
+    known = {field.name for field in dataclasses.fields(made)}
+    return made(**{name: value for name, value in fields.items() if name in known})
+
+
+def engine_config_of_0_24(
+    tier: dict[str, Any], chunks: int, row: int, engine_id: str, **changes: Any
+) -> tuple[Any, Any]:
+    """What of the engine's and the KV cache's configuration 0.24 reads."""
+    parallel = changes.get("parallel", {})
+    world = parallel.get("world_size", 1)
+    groups = changes.get("groups", ((16, ("layer0",)),))
+    space = types.SimpleNamespace
+    engine = space(
+        instance_id=engine_id,
+        kv_transfer_config=space(kv_connector_extra_config=extra_config(tier, chunks * row)),
+        kv_events_config=space(enable_kv_cache_events=changes.get("events", False)),
+        model_config=space(model=changes.get("model", "demo-model")),
+        cache_config=space(
+            block_size=16, cache_dtype=changes.get("dtype", "float16"), hash_block_size=16, enable_prefix_caching=True
+        ),
+        parallel_config=space(
+            world_size=world,
+            tensor_parallel_size=parallel.get("tp_size", 1),
+            pipeline_parallel_size=1,
+            prefill_context_parallel_size=1,
+            decode_context_parallel_size=1,
+        ),
+    )
+    cache = space(
+        num_blocks=1,
+        kv_cache_tensors=[space(size=row // world, block_stride=0)],
+        kv_cache_groups=[
+            space(kv_cache_spec=space(block_size=tokens), layer_names=list(names)) for tokens, names in groups
+        ],
+    )
+    return engine, cache
+
+
+def rows_of(spec: Any) -> Any:
+    """The primary rows of a load or store spec."""
+    return spec.chunk_ids if hasattr(spec, "chunk_ids") else spec.block_ids
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Engine]]:
     """Makes engines, and shuts down those that are left at the end."""
     running: list[Engine] = []
+    vllm_plugin.register()
 
     def make(tier: dict[str, Any], **changes: Any) -> Engine:
         running.append(Engine(tier, **changes))
@@ -220,15 +305,14 @@ def start() -> Iterator[Callable[..., Engine]]:
 
 @pytest.fixture
 def tier_config(tmp_path: Path) -> dict[str, Any]:
-    """A file store, by the short name's module path."""
+    """A file store."""
     return file_tier(tmp_path / "store")
 
 
 def file_tier(root: Path, **more: Any) -> dict[str, Any]:
-    """The configuration of a tier over files."""
+    """The configuration of a tier over files, by the name that the entry point registers."""
     return {
-        "type": "HiCacheTier",
-        "module_path": "hicache_core.adapters.vllm",
+        "type": "hicache",
         "backend": "file",
         "options": {"root": str(root)},
         "weights": "declared:demo-weights",
@@ -245,7 +329,8 @@ def fault_tier(root: Path, faults: dict[str, Any], **more: Any) -> dict[str, Any
 
 def job_of(job_id: int, keys: Sequence[bytes], chunks: Sequence[int], *, promotion: bool, context: Any = None) -> Any:
     """A transfer job as the manager makes it, for a tier that is driven without one."""
-    return tiering.TransferJob(job_id, list(keys), np.array(chunks, np.int32), promotion, context)
+    made = getattr(tiering, "TransferJob", None) or tiering.JobMetadata
+    return made(job_id, list(keys), np.array(list(chunks), np.int32), promotion, context)
 
 
 class HeldStore:

@@ -41,7 +41,7 @@ def test_a_read_that_outlives_its_deadline_never_writes_into_a_row(held: Held, h
     engine.store([key])
     engine.evict()
     store.held = {"batch_get"}
-    assert engine.verdicts(key) == ["RETRY", "HIT_PENDING", "MISS"], "the load failed at its deadline, and no later"
+    assert engine.verdicts(key) == ["RETRY", "MISS"], "the load failed at its deadline, and no later"
     assert store.entered.acquire(timeout=harness.BOUND)
     engine.rows[:] = 0x5A  # vLLM has taken the rows back
     store.release.set()
@@ -80,9 +80,7 @@ def test_a_write_that_never_ends_is_reported_failed_after_hold(
     engine.rows[:] = 0
     store.release.set()
     engine.until(lambda: engine.tier.session.status().running["write"] == 0)
-    with engine.lock:
-        engine.manager.reset_cache()
-        engine.manager.on_reset_flushed()
+    engine.reset()
     assert not engine.comes_back(key)
 
 
@@ -104,8 +102,7 @@ def test_draining_ends_although_the_store_does_not(held: Held, harness: Any) -> 
     for key in keys:
         engine.put([key])
     assert store.entered.acquire(timeout=harness.BOUND)
-    with engine.lock:
-        engine.manager.reset_cache()
+    engine.reset()
     assert not engine.tier._open
     assert not engine.manager.has_pending_work()
 
@@ -118,8 +115,7 @@ def test_draining_ends_without_the_courier(held: Held, harness: Any, monkeypatch
     monkeypatch.setattr("hicache_core.adapters.vllm.tier._SLACK", 0.05)
     assert tier._courier.close(harness.BOUND)
     engine.put([harness.key_of(1)])
-    with engine.lock:
-        engine.manager.reset_cache()
+    engine.reset()
     assert not engine.manager.has_pending_work()
 
 
@@ -151,8 +147,10 @@ def test_an_exception_of_the_store_is_a_failed_job(held: Held, harness: Any) -> 
     assert engine.verdicts(key)[-1] == "MISS"
     engine.store([harness.key_of(2)])
     assert not engine.tier._open
+    if not hasattr(type(engine.tier).__mro__[1], "get_stats"):
+        return  # 0.24 asks no tier for metrics
     with engine.lock:
-        counted = engine.manager.get_stats().data["data"]["vllm:kv_offload_hicache_pages"]
+        counted = engine.tier.get_stats().data["data"]["vllm:kv_offload_hicache_pages"]
     assert counted["dynamic", "store", "unavailable"] == 1
 
 
@@ -183,7 +181,7 @@ def test_a_failed_load_is_a_miss_until_the_next_good_store(held: Held, harness: 
     assert engine.verdicts(key)[-1] == "HIT"
     engine.evict()
     store.fails = {"batch_get"}
-    assert engine.verdicts(key) == ["HIT_PENDING", "MISS"]
+    assert engine.verdicts(key) == ["RETRY", "MISS"]
     store.fails = set()
     for _ in range(3):
         assert engine.verdicts(key, engine.new_request()) == ["MISS"], "without another promotion"
@@ -192,6 +190,7 @@ def test_a_failed_load_is_a_miss_until_the_next_good_store(held: Held, harness: 
     assert engine.comes_back(key)
 
 
+@pytest.mark.vllm_since(0, 33)
 def test_a_partial_failure_names_what_succeeded(held: Held, harness: Any) -> None:
     engine, store = held()
     keys = [harness.key_of(i) for i in range(harness.CHUNKS)]
@@ -207,6 +206,7 @@ def test_a_partial_failure_names_what_succeeded(held: Held, harness: Any) -> Non
     assert result.transfer_time >= 0
 
 
+@pytest.mark.vllm_since(0, 33)
 def test_the_manager_keeps_what_a_partly_failed_load_brought(
     start: Start, tier_config: dict[str, Any], harness: Any
 ) -> None:
@@ -223,7 +223,7 @@ def test_the_manager_keeps_what_a_partly_failed_load_brought(
         engine.lookup(key)  # all three are promoted by one job
     engine.step()
     engine.settle()
-    assert [engine.lookup(key).name for key in keys] == ["HIT", "MISS", "HIT"]
+    assert [engine.lookup(key) for key in keys] == ["HIT", "MISS", "HIT"]
     assert (engine.loaded(keys[2]) == harness.bytes_of(keys[2])).all()
 
 
@@ -298,8 +298,7 @@ def test_a_thousand_random_jobs_under_faults(
                     assert (engine.loaded(key, context) == harness.bytes_of(key)).all()
                     hits += 1
         engine.end_request(context)
-    with engine.lock:
-        engine.manager.reset_cache()
+    engine.reset()
     assert sorted(result.job_id for result in reported) == sorted(submitted), "each job once, none lost"
     assert not engine.manager.has_pending_work()
     assert hits > 50

@@ -15,6 +15,7 @@ from hicache_core.errors import ConfigError, HiCacheError, IdentityError, Option
 
 Start = Callable[..., Any]
 
+since = pytest.mark.vllm_since
 TP2 = {"tp_size": 2, "world_size": 2}
 
 
@@ -41,8 +42,8 @@ def shared(start: Start, harness: Any, root: Path, one: dict[str, Any], other: d
         ({"groups": ((16, ("layer0",)),)}, {"groups": ((16, ("layer0", "layer1")),)}),
         ({"groups": ((16, ("layer0",)),)}, {"groups": ((32, ("layer0",)),)}),
         ({"parallel": TP2}, {}),
-        ({"kv_cache_layout": "LBNHC"}, {"kv_cache_layout": "LBHNC"}),
-        ({"replicated": True, "parallel": TP2}, {"parallel": TP2}),
+        pytest.param({"kv_cache_layout": "LBNHC"}, {"kv_cache_layout": "LBHNC"}, marks=since(0, 33)),
+        pytest.param({"replicated": True, "parallel": TP2}, {"parallel": TP2}, marks=since(0, 27)),
     ],
     ids=["weights", "tenants", "no-tenant", "names", "dtype", "layers", "block", "tp", "byte-order", "copies"],
 )
@@ -61,7 +62,11 @@ def test_what_differs_is_a_miss(
             {"model": "served-a", "tier": {"model": "the model"}},
             {"model": "served-b", "tier": {"model": "the model"}},
         ),
-        ({"parallel": {"is_parallelism_agnostic": True}}, {"parallel": {**TP2, "is_parallelism_agnostic": True}}),
+        pytest.param(
+            {"parallel": {"is_parallelism_agnostic": True}},
+            {"parallel": {**TP2, "is_parallelism_agnostic": True}},
+            marks=since(0, 27),
+        ),
         ({"parallel": {"data_parallel_index": 0}}, {"parallel": {"data_parallel_index": 1}}),
         ({"tier": {"timeout": 1.0}}, {"tier": {"read_workers": 7, "hold": 1.0}}),
     ],

@@ -44,13 +44,17 @@ def test_vllm_finds_it_and_the_short_name_works(
         monkeypatch.setattr(vllm.plugins, "plugins_loaded", False)
         monkeypatch.setenv("VLLM_PLUGINS", "hicache")
         vllm.plugins.load_general_plugins()
-    tier = harness.file_tier(tmp_path) | {"type": "hicache"}
-    del tier["module_path"]
-    engine = start(tier)
+    engine = start(harness.file_tier(tmp_path))
     assert engine.tier.tier_type == "hicache"
     engine.store([harness.key_of(1)])
     engine.evict()
     assert engine.comes_back(harness.key_of(1))
+
+
+@pytest.mark.vllm_since(0, 33)
+def test_a_module_path_does_without_the_entry_point(start: Callable[..., Any], harness: Any, tmp_path: Path) -> None:
+    module = {"type": "HiCacheTier", "module_path": "hicache_core.adapters.vllm"}
+    assert type(start(harness.file_tier(tmp_path) | module).tier).__name__ == "HiCacheTier"
 
 
 def test_the_entry_point_imports_no_storage_and_survives_an_engine_without_tiers() -> None:
