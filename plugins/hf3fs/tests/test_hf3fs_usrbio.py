@@ -28,6 +28,18 @@ def blank(pages):
     return [[memoryview(bytearray(buffer.nbytes)) for buffer in page] for page in pages]
 
 
+def impatient(monkeypatch, world):
+    """Have answers held back, and calls give up soon."""
+    monkeypatch.setattr("hicache_hf3fs.usrbio._PATIENCE_SECONDS", 0.05)
+    world.release.clear()
+
+
+def patient(monkeypatch, world):
+    """The opposite."""
+    monkeypatch.setattr("hicache_hf3fs.usrbio._PATIENCE_SECONDS", 30.0)
+    world.release.set()
+
+
 @pytest.fixture
 def store(opened, emulated_options):
     return opened(**emulated_options)
@@ -91,12 +103,11 @@ def test_one_io_that_fails_is_one_page(store, world, answer, written, read):
 
 
 def test_writes_that_are_late_keep_their_slots_until_they_end(store, world, monkeypatch):
-    monkeypatch.setattr("hicache_hf3fs.usrbio._PATIENCE_SECONDS", 0.05)
-    world.release.clear()
+    impatient(monkeypatch, world)
     assert store.set(store.key(1), store.key(2)) == [Outcome.TIMEOUT] * 2
     assert store.totals.slots_reserved == 2, "the store may still be writing there"
     assert store.exists(store.key(1)) == 0
-    world.release.set()
+    patient(monkeypatch, world)
     assert store.set(store.key(3), store.key(4)) == [STORED] * 2
     assert store.totals.slots_reserved == 0
     assert store.set(store.key(1)) == [STORED]
@@ -105,21 +116,19 @@ def test_writes_that_are_late_keep_their_slots_until_they_end(store, world, monk
 
 def test_reads_that_are_late_do_not_touch_the_page_any_more(store, world, monkeypatch):
     store.set(store.key(1))
-    monkeypatch.setattr("hicache_hf3fs.usrbio._PATIENCE_SECONDS", 0.05)
-    world.release.clear()
+    impatient(monkeypatch, world)
     assert store.get(store.key(1)) == (Outcome.TIMEOUT, bytes(1000))
-    world.release.set()
+    patient(monkeypatch, world)
     assert store.get(store.key(1)) == (HIT, b"v" * 1000)
 
 
 def test_all_rings_stuck_is_a_timeout_and_they_come_back(opened, emulated_options, world, monkeypatch):
     store = opened(**emulated_options, rings=2)
     store.set(store.key(1))
-    monkeypatch.setattr("hicache_hf3fs.usrbio._PATIENCE_SECONDS", 0.05)
-    world.release.clear()
+    impatient(monkeypatch, world)
     assert [store.get(store.key(1))[0] for _ in range(4)] == [Outcome.TIMEOUT] * 4
     assert len(store.backend._store.mover._lanes) == 2
-    world.release.set()
+    patient(monkeypatch, world)
     assert store.get(store.key(1))[0] is HIT
 
 

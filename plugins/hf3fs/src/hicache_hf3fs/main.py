@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     try:
         return _metadata(args)
-    except (ConfigError, StorageError, OSError) as error:
+    except (StorageError, OSError, ValueError) as error:
         sys.stderr.write(f"hicache-hf3fs: {error}\n")
         return 2
 
@@ -70,17 +70,22 @@ def _metadata(args: argparse.Namespace) -> int:
         with MetadataService((args.host, args.port), index, token) as service:
             host, port = service.server_address[:2]
             shown = f"[{host!s}]" if ":" in str(host) else str(host)
+            stop = _told_to_stop()
             sys.stdout.write(f"hicache-hf3fs metadata: http://{shown}:{port} store {index.store_id}\n")
             sys.stdout.flush()
-            _serve(service)
+            _serve(service, stop)
     return 0
 
 
-def _serve(service: MetadataService) -> None:
-    """Until SIGTERM or SIGINT."""
+def _told_to_stop() -> threading.Event:
+    """Set by SIGTERM and SIGINT."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _serve(service: MetadataService, stop: threading.Event) -> None:
     thread = threading.Thread(target=service.serve_forever, name="metadata service", daemon=True)
     thread.start()
     stop.wait()

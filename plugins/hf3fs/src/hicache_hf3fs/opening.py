@@ -136,10 +136,8 @@ def _open_index(options: Hf3fsOptions, root: Root, *, on_3fs: bool, create: bool
             "index_dir to a directory on a local disk (one node), or metadata_url to a `hicache-hf3fs metadata` "
             "service (several nodes)"
         )
-    where = "root" if options.index_dir is None else "index_dir"
-    directory = open_private(
-        where, options.index_dir or root.path, allow_symlink=options.allow_symlink, create=create
-    )
+    where, chosen = ("root", root.path) if options.index_dir is None else ("index_dir", options.index_dir)
+    directory = open_private(where, chosen, allow_symlink=options.allow_symlink, create=create)
     try:
         if not create and not os.access(DATABASE, os.F_OK, dir_fd=directory.fd):
             raise OpenError(f"{where} {directory.path} holds no index (there is no {DATABASE} in it)")

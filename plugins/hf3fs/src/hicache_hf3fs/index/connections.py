@@ -86,11 +86,15 @@ class Connections:
             check_same_thread=False,
             cached_statements=512,
         )
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA synchronous={'FULL' if self._durable else 'NORMAL'}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        except BaseException:
+            connection.close()
+            raise
         with self._lock:
             self._all.append(connection)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(f"PRAGMA synchronous={'FULL' if self._durable else 'NORMAL'}")
-        connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         return connection
 
 

@@ -25,7 +25,7 @@ GRACE_SECONDS = 60.0
 class LivingOwner:
     """This process among the owners of an embedded index."""
 
-    def __init__(self, directory: Root, connection: sqlite3.Connection) -> None:
+    def __init__(self, directory: Root) -> None:
         """Make our file. Call it in a write transaction, as `sweep`, so that nobody takes us for dead meanwhile."""
         self.name = os.urandom(8).hex()
         self._fd = directory.subdirectory("owners")
@@ -36,7 +36,6 @@ class LivingOwner:
             os.close(self._fd)
             raise
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self.sweep(connection)
 
     def until(self) -> float | None:
         """When what is reserved now runs out."""

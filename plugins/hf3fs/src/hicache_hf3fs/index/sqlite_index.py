@@ -53,7 +53,8 @@ class SqliteIndex:
                     self.store_id = schema.make(connection)
                     if forget:
                         schema.forget_what_a_power_cut_took(connection, _boot_id(), _LOST_BY_POWER_CUT_SECONDS)
-                    self._owner: LivingOwner | Terms = Terms() if terms else LivingOwner(directory, connection)
+                    self._owner: LivingOwner | Terms = Terms() if terms else LivingOwner(directory)
+                    undo.callback(self._owner.close, ours=True)
                     self._owner.sweep(connection)
             except (IndexFailure, sqlite3.Error, OSError) as error:
                 if isinstance(error, OpenError):
