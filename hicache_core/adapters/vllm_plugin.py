@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 def register() -> None:
     """Register the tier type. The tier's own module is imported only by an engine that is configured to use it."""
     try:
-        from vllm.v1.kv_offload.tiering.factory import (  # type: ignore[import-not-found]
+        from vllm.v1.kv_offload.tiering.factory import (
             SecondaryTierFactory,
         )
     except ImportError as error:

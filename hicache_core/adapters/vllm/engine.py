@@ -13,9 +13,9 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
-import vllm  # type: ignore[import-not-found]
-from vllm.v1.kv_offload import base as _base  # type: ignore[import-not-found]
-from vllm.v1.kv_offload.tiering import base as _tiering  # type: ignore[import-not-found]
+import vllm
+from vllm.v1.kv_offload import base as _base
+from vllm.v1.kv_offload.tiering import base as _tiering
 
 TRIED = ("0.24.0", "0.27.0", "0.33.0")
 """Releases that the tests were run against."""

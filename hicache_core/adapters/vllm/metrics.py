@@ -12,7 +12,7 @@ BREAKERS = "vllm:kv_offload_hicache_breaker_open"
 
 def definitions() -> dict[str, Any]:
     """Name to metadata, as `build_metric_definitions` gives it."""
-    from vllm.v1.kv_offload.base import (  # type: ignore[import-not-found]
+    from vllm.v1.kv_offload.base import (
         OffloadingCounterMetadata,
         OffloadingGaugeMetadata,
     )
@@ -54,7 +54,7 @@ class Counts:
         """vLLM's stats object with everything since the last time; None where nothing happened."""
         if not self._counts:
             return None
-        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (  # type: ignore[import-not-found]
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
             OffloadingConnectorStats,
         )
 
