@@ -212,7 +212,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     alignment: int = 1
     """Bytes that addresses and sizes of regions must be a multiple of."""
     call_bytes: int | None = None
-    """Most bytes one call may carry."""
+    """Most bytes one call should carry; one page at least. A few MiB suit a store that serves one call after the
+    other: while it serves one, the pages of the last are verified and those of the next are sealed."""
     parallelism: int = 1
     """Calls that the store serves at once with profit; above 1 the store is latency-bound and small batches
     are split over workers too."""
