@@ -288,3 +288,65 @@ class CutsLargePages(Sound):
     def set(self, key, page, ctx):
         whole = b"".join(page)
         return Sound.set(self, key, [whole[:LIMIT]], ctx)
+
+
+class RefusesLargePages(Sound):
+    """Pages of a MiB and more are refused, though max_page_bytes says that they are taken."""
+
+    caught_by = "pages_of_every_size_come_back"
+
+    def set(self, key, page, ctx):
+        return Outcome.REJECTED if sum(map(len, page)) > 1 << 20 else Sound.set(self, key, page, ctx)
+
+
+class KeepsTheLatest256(Sound):
+    """No more than 256 pages of a namespace: the first of 300 is gone when the last is stored."""
+
+    caught_by = "a_session_reads_back_what_it_wrote"
+
+    def set(self, key, page, ctx):
+        outcome = Sound.set(self, key, page, ctx)
+        mine = [k for k in list(self.pages) if self.belongs(k, key.split("/")[0])]
+        for old in mine[:-256]:
+            del self.pages[old]
+        return outcome
+
+
+class ContainsStopsAt32(Sound):
+    """contains looks at 32 keys and says False to the rest."""
+
+    caught_by = "a_session_tells_gaps"
+
+    @hookimpl
+    def batch_contains(self, keys, ctx):
+        return [n < 32 and self.legal(key) and key in self.pages for n, key in enumerate(keys)]
+
+
+class ContainsForgetsTheLastOf128(Sound):
+    """contains of a full call answers False for its last key."""
+
+    caught_by = "a_window_reaches_back_over_the_cut_of_a_call"
+
+    @hookimpl
+    def batch_contains(self, keys, ctx):
+        return [n < 127 and self.legal(key) and key in self.pages for n, key in enumerate(keys)]
+
+
+class ContainsEveryPool(Sound):
+    """contains looks for the page in any pool."""
+
+    caught_by = "a_pool_without_bytes_is_never_stored"
+
+    @hookimpl
+    def batch_contains(self, keys, ctx):
+        return [any(k.split(".")[0] == key.split(".")[0] for k in list(self.pages)) for key in keys]
+
+
+class ListsNothing(Sound):
+    """Declares scan, and leaves it to the core."""
+
+    caught_by = "what_is_not_supported_is_said"
+
+    @hookimpl
+    def scan(self, namespace, cursor):
+        return None

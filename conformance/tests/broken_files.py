@@ -364,5 +364,42 @@ class GrowsInPlace(TinyFiles):
         return ReservesInPlace.set(self, key, page, ctx)
 
 
+class StoresEncoded(TinyFiles):
+    """Every byte is stored turned over, which its back door does not know."""
+
+    caught_by = "the_back_door_opens_the_store"
+
+    def write(self, path, page):
+        TinyFiles.write(self, path, [bytes(b ^ 0xFF for b in buffer) for buffer in page])
+
+    def get(self, key, page):
+        outcome = TinyFiles.get(self, key, page)
+        for buffer in page if outcome is Outcome.HIT else ():
+            buffer[:] = bytes(b ^ 0xFF for b in buffer)
+        return outcome
+
+
+class MissesWhatGrew(TinyFiles):
+    """A page with bytes behind it is a MISS, and its set EXISTS: it is never healed."""
+
+    caught_by = "a_page_that_grew_is_a_miss_and_heals"
+
+    def get(self, key, page):
+        outcome = TinyFiles.get(self, key, page)
+        return Outcome.MISS if outcome is Outcome.CORRUPT else outcome
+
+
+class MissIsAnError(TinyFiles):
+    """What exists promised and get does not find is an error of the whole call."""
+
+    caught_by = "a_stale_exists_costs_a_miss"
+
+    def get(self, key, page):
+        outcome = TinyFiles.get(self, key, page)
+        if outcome is Outcome.MISS:
+            raise FileNotFoundError(key)
+        return outcome
+
+
 for _backend in [c for c in list(globals().values()) if isinstance(c, type) and issubclass(c, TinyFiles)]:
     globals()[f"{_backend.__name__}Spec"] = tiny_spec(_backend)

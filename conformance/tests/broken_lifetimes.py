@@ -291,3 +291,20 @@ class KeepsEveryPage(Sound):
     def fill(self, page, data):
         self.copies.append(bytearray(data))
         return Sound.fill(self, page, data)
+
+
+class CloseRaises(Sound):
+    """close complains about pages that it still holds."""
+
+    caught_by = "a_closed_session_refuses_and_leaves_nothing"
+
+    @hookimpl
+    def close(self):
+        if self.pages:
+            raise RuntimeError(f"{len(self.pages)} pages are still here")
+
+
+class ServesOneCaller(SharesOneBuffer):
+    """One staging buffer for all callers, under a session too."""
+
+    caught_by = "sessions_serve_many_callers"

@@ -2,6 +2,7 @@
 
 import ctypes
 
+import msgspec
 import numpy as np
 from native_backend import Native
 
@@ -426,3 +427,56 @@ class AnswersOnlyFullPools(Native):
     def batch_set_v2(self, transfers, ctx):
         answers = Native.batch_set_v2(self, transfers, ctx)
         return {name: outcomes for name, outcomes in answers.items() if Outcome.EXISTS not in outcomes}
+
+
+class SpillsUnderASession(WritesPastThePage):
+    """The same, under a session that cannot see it: the seal is about the page, not about its neighbour."""
+
+    caught_by = "pages_of_a_host_pool_are_the_same_pages"
+
+
+class MisspellsALayout(Native):
+    """Declares a layout that there is not."""
+
+    capabilities = msgspec.structs.replace(Native.capabilities, layouts=("page_first", "page_frist"))
+    caught_by = "a_layout_that_is_not_taken_is_refused"
+
+
+class AlwaysRestoresOne(Native):
+    """Says that the first page can be restored, whatever is there."""
+
+    caught_by = "nothing_stored_restores_nothing"
+
+    def result(self, lengths):
+        return Native.result(self, lengths or [1])
+
+
+class SaysExistsByV2(Native):
+    """set_v2 answers EXISTS for what it has just stored."""
+
+    caught_by = "empty_transfers_are_legal"
+
+    @hookimpl
+    def batch_set_v2(self, transfers, ctx):
+        return {name: [Outcome.EXISTS] * len(o) for name, o in Native.batch_set_v2(self, transfers, ctx).items()}
+
+
+class RemembersWhatV2Stored(Native):
+    """set_v2 keeps a list of what it stored, and does not store again what was deleted since."""
+
+    caught_by = "random_histories_through_pools_agree_with_a_model"
+
+    def __init__(self, options, context):
+        super().__init__(options, context)
+        self.done = set()
+
+    @hookimpl
+    def batch_set_v2(self, transfers, ctx):
+        answers = Native.batch_set_v2(self, [t for t in transfers if not self.known(t)], ctx)
+        for transfer in transfers:
+            answers.setdefault(transfer.name, [Outcome.EXISTS] * len(transfer.keys))
+            self.done.update(transfer.keys)
+        return answers
+
+    def known(self, transfer):
+        return self.done.issuperset(transfer.keys)

@@ -374,3 +374,9 @@ class FoldsHeads(Sound):
 
     def name(self, key):
         return re.sub(r"h\d+-\d+$", "", key)
+
+
+class OneNamespaceForAll(IgnoresNamespaces):
+    """The namespace is cut off, so models share their pages."""
+
+    caught_by = "sessions_of_different_identities_share_nothing"

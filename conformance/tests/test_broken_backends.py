@@ -42,7 +42,7 @@ def test_a_sound_backend_passes(case):
 def test_every_broken_backend_departs_in_one_way_that_is_named():
     assert len({backend.caught_by for backend in BROKEN}) >= 40
     for backend in BROKEN:
-        assert find_case(backend.caught_by).level == "core"
+        assert find_case(backend.caught_by).level in ("core", "hybrid")
         assert backend.__doc__
 
 

@@ -5,9 +5,12 @@ import pytest
 from hicache_conformance import Target, run_case
 from hicache_conformance.casebook import find_case
 
+from hicache_core.namespace import Identity
 from hicache_core.seal import Sealer
-from hicache_core.storage import breaker, damage
+from hicache_core.storage import breaker, damage, workers
+from hicache_core.storage.admin import Administration
 from hicache_core.storage.handles import Call
+from hicache_core.storage.reading import Reader
 from hicache_core.types import Outcome
 
 
@@ -23,6 +26,23 @@ def never_give_up(self):
     return False
 
 
+def blocked_once_open(self, *, real=breaker.Breaker.admit):
+    return breaker.Admission.BLOCKED if self._failures else real(self)
+
+
+def take_the_first_answer(self, call, batch, torn, first, room, ctx):
+    return first
+
+
+def joined_without_lengths(self):
+    return "".join(str(getattr(self, name)) for name in ("model", "tenant", "weights", "dtype")).encode()
+
+
+def closes_only(self, calm, errors, deadline):
+    self._parts.guard.dispatch.call("close")
+    return True
+
+
 BREAKAGES = {
     "a_flipped_bit_is_a_miss_and_heals": (Sealer, "check_batch", trust_every_seal),
     "zeros_in_place_of_a_page_are_a_miss_and_heal": (Sealer, "check_batch", trust_every_seal),
@@ -31,6 +51,14 @@ BREAKAGES = {
     "a_stalled_read_ends_at_its_deadline": (Call, "give_up", never_give_up),
     "a_store_that_keeps_stalling_is_left_alone_for_a_while": (breaker.Breaker, "_open", lambda *_: None),
     "plaintext_never_reaches_the_store": (np, "bitwise_xor", lambda a, b, out=None: a),
+    "plaintext_does_not_lie_in_the_store": (np, "bitwise_xor", lambda a, b, out=None: a),
+    "a_stalled_exists_is_no_hit": (Call, "give_up", never_give_up),
+    "a_stalled_write_ends_at_its_deadline": (Call, "give_up", never_give_up),
+    "closing_does_not_wait_for_a_stalled_call": (workers.WorkerGroup, "running", 0),
+    "a_store_that_hangs_up_costs_misses": (breaker.Breaker, "admit", blocked_once_open),
+    "a_read_error_that_passes_is_no_damage": (Reader, "_read_again", take_the_first_answer),
+    "identities_that_read_alike_are_apart": (Identity, "encoded", joined_without_lengths),
+    "what_is_lent_is_taken_back": (Administration, "_closing_call", closes_only),
 }
 
 
