@@ -65,7 +65,8 @@ def measure_backend(
                     session.clear()
                 session.unregister_host_pool(pool)
     finally:
-        pool.close()
+        with suppress(BufferError):  # an SDK may hold a view a little longer; the memory goes with the last one
+            pool.close()
 
 
 def bench_shape(page_bytes: int) -> tuple[KVGeometry, Identity]:
