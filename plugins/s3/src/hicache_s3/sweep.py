@@ -1,8 +1,8 @@
 """One call to the store: its requests, spread over a few threads, and what becomes of it at its deadline.
 
 Pages are lent to a call until it returns, but a request cannot be recalled. So whoever touches a page asks first
-whether the call still goes on; a call that gives up waits for copies that have begun (less than a millisecond), and for
-nothing else.
+whether the call still goes on; a call that gives up waits for copies that have begun (less than a millisecond), but
+for no request.
 """
 
 from __future__ import annotations
