@@ -117,6 +117,17 @@ def test_where_blocks_cannot_be_given_back_only_pages_of_that_size_make_room(ope
     assert reserved == 0
 
 
+def test_opening_with_a_smaller_cap_evicts(open_store):
+    store = open_store()
+    store.set(*[store.key(n) for n in range(10)])
+    store.delete(store.key(9))
+    age(store, *range(9))
+    store.backend.close()
+    again = open_store(max_size=5 * SLOT)
+    assert again.numbers() == [4, 5, 6, 7, 8]
+    assert check_counts(again.root) == (5 * SLOT, 0)
+
+
 def test_clear_gives_the_blocks_back(store):
     store.set(*[store.key(n) for n in range(64)], value=bytes(50_000))
     path = store.root / "slots" / str(13 * SLOT)

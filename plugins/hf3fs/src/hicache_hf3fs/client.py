@@ -98,6 +98,11 @@ class RemoteIndex:
         slots: list[Slot] = self._ask("spare", (self._me, limit), deadline)
         return slots
 
+    def excess(self, limit: int, deadline: float | None) -> list[Slot]:
+        """See Index."""
+        slots: list[Slot] = self._ask("excess", (self._me, limit), deadline)
+        return slots
+
     def commit(
         self, placed: Sequence[Placed], failed: Sequence[Slot], *, replace: bool, deadline: float | None
     ) -> list[int]:

@@ -14,6 +14,7 @@ from hicache_core.plugin.redaction import redact_url
 from hicache_core.types import Capabilities
 from hicache_hf3fs import usrbio
 from hicache_hf3fs.counters import Counters, Hf3fsStats
+from hicache_hf3fs.errors import IndexFailure
 from hicache_hf3fs.index.interface import Index
 from hicache_hf3fs.index.schema import DATABASE
 from hicache_hf3fs.index.sqlite_index import SqliteIndex
@@ -95,18 +96,16 @@ def open_store(options: Hf3fsOptions, *, inspecting: bool = False) -> Store:
         if sdk is not None:
             mover = usrbio.UsrbioMover(sdk, files, counters, options)
             declared = msgspec.structs.replace(declared, zero_copy_v1=False)
+        undo.callback(mover.close)
+        writer = Writer(index, mover, files, counters, options.sync)
+        if not inspecting:
+            try:
+                writer.shrink()
+            except IndexFailure as error:
+                raise OpenError(f"the store cannot be brought below max_size ({error})") from error
         undo.pop_all()
         touch = math.inf if inspecting else options.touch_interval
-        return Store(
-            declared,
-            root,
-            index,
-            files,
-            mover,
-            Reader(index, mover, counters, touch),
-            Writer(index, mover, files, counters, options.sync),
-            counters,
-        )
+        return Store(declared, root, index, files, mover, Reader(index, mover, counters, touch), writer, counters)
 
 
 def _refuse_unmounted(options: Hf3fsOptions, root: Root, index: Index) -> None:

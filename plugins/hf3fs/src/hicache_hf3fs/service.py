@@ -125,6 +125,7 @@ _METHODS: dict[str, Any] = {
     ),
     "hollowed": lambda index, owner, slots: index.hollowed(slots, owner=owner),
     "spare": lambda index, owner, limit: index.spare(limit, owner=owner),
+    "excess": lambda index, owner, limit: index.excess(limit, owner=owner),
     "commit": _commit,
     "delete": lambda index, keys: index.delete(keys),
     "clear": lambda index, namespace: index.clear(namespace),

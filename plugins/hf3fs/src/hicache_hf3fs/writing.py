@@ -52,6 +52,11 @@ class Writer:
         while self._files.can_punch and (slots := self._index.spare(1024, None)):
             self._hollow(slots, None)
 
+    def shrink(self) -> None:
+        """Evict what is above a cap that was lowered. Raises IndexFailure."""
+        while self._files.can_punch and (slots := self._index.excess(1024, None)):
+            self._hollow(slots, None)
+
     def _write_once(
         self,
         keys: Sequence[str],

@@ -41,9 +41,28 @@ class Allocation:
             wanted = len(list(group))
             got = self._of_class(slot_bytes, wanted)
             slots += got + [FULL] * (wanted - len(got))
+        self._tell_readers()
+        return slots
+
+    def shrink(self, limit: int) -> list[Slot]:
+        """At most `limit` slots whose blocks are above the cap: free ones first, then those of evicted pages."""
+        excess = self._held_bytes() - (self.max_size or 0)
+        emptied = self._spare_of_others(0, excess)
+        while emptied < excess and len(self.hollow) < limit:
+            victims = self._victims(0, _VICTIMS_AT_ONCE)
+            if not victims:
+                break
+            for page, size, slot in victims:
+                if emptied < excess:
+                    self.connection.execute("DELETE FROM pages WHERE id = ?", (page,))
+                    self._empty(size, [slot])
+                    emptied, self.evicted = emptied + size, self.evicted + 1
+        self._tell_readers()
+        return self.hollow
+
+    def _tell_readers(self) -> None:
         if self.evicted:
             self.connection.execute("UPDATE facts SET value = value + 1 WHERE name = 'epoch'")
-        return slots
 
     def _of_class(self, slot_bytes: int, wanted: int) -> list[int]:
         """At most `wanted` slots or WAITs; the slots ascending, so that neighbours can be written in one go."""
@@ -64,8 +83,11 @@ class Allocation:
 
     def _room(self) -> int:
         """Bytes below the cap that no slot holds. Only where there is a cap."""
+        return max(0, (self.max_size or 0) - self._held_bytes())
+
+    def _held_bytes(self) -> int:
         [(held,)] = self.connection.execute("SELECT coalesce(sum(slot_bytes * solid), 0) FROM classes")
-        return max(0, (self.max_size or 0) - int(held))
+        return int(held)
 
     def _take_free(self, slot_bytes: int, hollow: int, most: int) -> list[int]:
         rows = self.connection.execute(

@@ -112,6 +112,9 @@ class Index(Protocol):
     def spare(self, limit: int, deadline: float | None) -> list[Slot]:
         """Free slots that still hold blocks, reserved for us, to be emptied and given back by `hollowed`."""
 
+    def excess(self, limit: int, deadline: float | None) -> list[Slot]:
+        """Slots that are above the cap (it was lowered), evicted and reserved for us as those of `spare`."""
+
     def commit(
         self, placed: Sequence[Placed], failed: Sequence[Slot], *, replace: bool, deadline: float | None
     ) -> list[int]:

@@ -190,6 +190,14 @@ class SqliteIndex:
             )
         return rows
 
+    def excess(self, limit: int, deadline: float | None = None, owner: str | None = None) -> list[Slot]:
+        """See Index."""
+        if self._max_size is None or self.totals().bytes_held <= self._max_size:
+            return []
+        with self._connections.writing(deadline) as connection:
+            asker = Asker(owner or self._me, self._owner.until(), may_hollow=True)
+            return Allocation(connection, asker, self._max_size).shrink(limit)
+
     def commit(
         self,
         placed: Sequence[Placed],
