@@ -195,7 +195,7 @@ class MooncakeBackend:
     def scan(
         self, namespace: str | None, cursor: str | None
     ) -> tuple[list[tuple[str, int, float]], str | None] | None:
-        """Keys that the master lists, in order. It keeps no time stamps: 0. None without metrics_address."""
+        """Keys that the master lists, in order. It keeps no time stamps: now. None without metrics_address."""
         if not self._options.metrics_address:
             return None
         with self._gate.call():

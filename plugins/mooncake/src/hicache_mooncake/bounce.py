@@ -1,7 +1,9 @@
-"""Registered memory through which parts of pages go that do not lie in registered memory themselves.
+"""How pages are cut into calls of the SDK, and memory through which they go where they cannot go straight.
 
-Only where the SDK insists: standalone storage (its client sees shared memory only) and devices that read memory
-themselves (RDMA). Over TCP any memory will do.
+* Over TCP every part of an object is a transfer of its own, and the SDK refuses more than 4,096 that wait for one
+  peer: a page of many small parts is gathered into one, and a call carries a limited number of parts.
+* Standalone storage sees only the memory that it shares, and devices that read memory themselves (RDMA) only what is
+  registered: parts that lie elsewhere go through registered memory.
 """
 
 from __future__ import annotations
@@ -11,20 +13,60 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+from hicache_core.storage.staging import HOLDS_THE_GIL_BELOW
 from hicache_core.types import Outcome
 from hicache_mooncake.memory import Extent
 from hicache_mooncake.objects import Objects
 
 ARENAS = 4
+CALL_PARTS = 1024
+"""Parts in one call: with two workers per direction the SDK's queue of one peer never overflows."""
+PAGE_PARTS = 8
+"""A page of more parts is gathered."""
 _ALIGNMENT = 64
 _WAIT_WITHOUT_DEADLINE = 30.0
 
+Covers: TypeAlias = "Callable[[int, int], bool]"
+Move: TypeAlias = "Callable[[int, int, Objects], list[Outcome]]"
+"""(lo, hi, objects lo … hi - 1) → their outcomes."""
+
+_small_move: Any = ctypes.PyDLL(None).memmove
+"""Keeps the GIL: giving it up costs more than a small copy."""
+_small_move.argtypes, _small_move.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
+
+
+@dataclass(slots=True)
+class _Need:
+    """What one object takes: bytes of an arena (0: it goes straight), parts of a call, gathered into one or not."""
+
+    nbytes: int
+    parts: int
+    gathered: bool
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A part that is moved: its place in the arena, where it lies really, its bytes."""
+
+    place: int
+    origin: int
+    size: int
+
+    def run(self, *, reading: bool) -> None:
+        target, source = (self.origin, self.place) if reading else (self.place, self.origin)
+        (_small_move if self.size < HOLDS_THE_GIL_BELOW else ctypes.memmove)(target, source, self.size)
+
 
 class Bounce:
-    """memory: registered. covers: whether an extent needs no bounce. Each call holds one of a few arenas."""
+    """memory: registered. covers: whether an extent lies in registered memory; None: any memory will do.
 
-    def __init__(self, memory: Extent, covers: Callable[[int, int], bool]) -> None:
+    Each call that needs it holds one of a few arenas. Thread-safe.
+    """
+
+    def __init__(self, memory: Extent, covers: Covers | None) -> None:
         start, nbytes = memory
         self.arena_bytes = nbytes // ARENAS // _ALIGNMENT * _ALIGNMENT
         self._free: queue.LifoQueue[int] = queue.LifoQueue()
@@ -32,71 +74,105 @@ class Bounce:
             self._free.put(start + number * self.arena_bytes)
         self._covers = covers
 
-    def run(
-        self,
-        objects: Objects,
-        deadline: float | None,
-        move: Callable[[int, int, Objects], list[Outcome]],
-        *,
-        reading: bool,
-    ) -> list[Outcome]:
-        """move(lo, hi, objects lo … hi - 1 in registered memory), as often as the arena asks for; all outcomes.
+    def run(self, objects: Objects, deadline: float | None, move: Move, *, reading: bool) -> list[Outcome]:
+        """`move` all of them (at least one), in as many calls as it takes.
 
-        reading: copy back what was a HIT; else copy there first. REJECTED: a page larger than an arena. TIMEOUT: no
-        arena was free before the deadline.
+        reading: copy back what was a HIT; else copy there first. REJECTED: a page that needs an arena and is larger.
+        TIMEOUT: no arena was free before the deadline.
         """
-        outside = [
-            sum(_padded(size) for ptr, size in zip(ptrs, sizes, strict=True) if not self._covers(ptr, size))
-            for ptrs, sizes in zip(objects.ptrs, objects.sizes, strict=True)
-        ]
-        if not any(outside):
-            return move(0, len(outside), objects)
-        outcomes: list[Outcome] = []
+        count, most = len(objects.ptrs), max(map(len, objects.ptrs))
+        if self._covers is None and most <= PAGE_PARTS:
+            return self._straight(objects, count, max(1, CALL_PARTS // most), move)
+        needs = [self._need(*pair) for pair in zip(objects.ptrs, objects.sizes, strict=True)]
+        if not any(need.nbytes for need in needs):
+            return self._grouped(objects, needs, 0, move, reading=reading)
         with self._arena(deadline) as arena:
             if arena is None:
-                return [Outcome.TIMEOUT] * len(outside)
-            for lo, hi in self._groups(outside):
-                if outside[lo] > self.arena_bytes:
-                    outcomes.append(Outcome.REJECTED)
-                    continue
-                part, pairs = self._moved(objects.take(range(lo, hi)), arena)
-                if not reading:
-                    for own, theirs, size in (pair for pairs_of_one in pairs for pair in pairs_of_one):
-                        ctypes.memmove(own, theirs, size)
-                answer = move(lo, hi, part)
-                if reading:
-                    for outcome, pairs_of_one in zip(answer, pairs, strict=True):
-                        for own, theirs, size in pairs_of_one if outcome is Outcome.HIT else ():
-                            ctypes.memmove(theirs, own, size)
-                outcomes += answer
+                return [Outcome.TIMEOUT] * count
+            return self._grouped(objects, needs, arena, move, reading=reading)
+
+    def _straight(self, objects: Objects, count: int, step: int, move: Move) -> list[Outcome]:
+        if count <= step:
+            return move(0, count, objects)
+        outcomes: list[Outcome] = []
+        for lo in range(0, count, step):
+            hi = min(count, lo + step)
+            outcomes += move(lo, hi, objects.take(range(lo, hi)))
         return outcomes
 
-    def _groups(self, outside: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Runs of objects whose outside parts fit an arena together; one that never fits stands alone."""
-        lo, used = 0, 0
-        for hi, need in enumerate(outside):
-            if hi > lo and used + need > self.arena_bytes:
-                yield lo, hi
-                lo, used = hi, 0
-            used += need
-        if lo < len(outside):
-            yield lo, len(outside)
+    def _grouped(
+        self, objects: Objects, needs: Sequence[_Need], arena: int, move: Move, *, reading: bool
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for lo, hi in self._groups(needs):
+            if needs[lo].nbytes > self.arena_bytes:
+                outcomes.append(Outcome.REJECTED)
+                continue
+            part, copies = self._placed(objects.take(range(lo, hi)), needs[lo:hi], arena)
+            if not reading:
+                _run(copies, reading=False)
+            answer = move(lo, hi, part)
+            if reading:
+                _run(
+                    [own for own, outcome in zip(copies, answer, strict=True) if outcome is Outcome.HIT], reading=True
+                )
+            outcomes += answer
+        return outcomes
 
-    def _moved(self, objects: Objects, arena: int) -> tuple[Objects, list[list[tuple[int, int, int]]]]:
-        """The objects with places in the arena for what lies outside, and (place, original, size) of these."""
-        rows, pairs = [], []
-        for ptrs, sizes in zip(objects.ptrs, objects.sizes, strict=True):
-            row, moved = [], []
-            for ptr, size in zip(ptrs, sizes, strict=True):
-                if self._covers(ptr, size):
-                    row.append(ptr)
-                else:
-                    row.append(arena)
-                    moved.append((arena, ptr, size))
-                    arena += _padded(size)
-            rows.append(row)
-            pairs.append(moved)
-        return Objects(rows, objects.sizes, objects.totals), pairs
+    def _need(self, ptrs: Sequence[int], sizes: Sequence[int]) -> _Need:
+        total = sum(sizes)
+        if len(ptrs) > PAGE_PARTS and total <= self.arena_bytes:
+            return _Need(_padded(total), 1, gathered=True)
+        if self._covers is None:
+            return _Need(0, len(ptrs), gathered=False)
+        outside = sum(_padded(size) for ptr, size in zip(ptrs, sizes, strict=True) if not self._covers(ptr, size))
+        return _Need(outside, len(ptrs), gathered=False)
+
+    def _groups(self, needs: Sequence[_Need]) -> Iterator[tuple[int, int]]:
+        """Runs of objects that fit an arena and a call together; one that never fits stands alone."""
+        lo, used, parts = 0, 0, 0
+        for hi, need in enumerate(needs):
+            if hi > lo and (used + need.nbytes > self.arena_bytes or parts + need.parts > CALL_PARTS):
+                yield lo, hi
+                lo, used, parts = hi, 0, 0
+            used, parts = used + need.nbytes, parts + need.parts
+        yield lo, len(needs)
+
+    def _placed(self, objects: Objects, needs: Sequence[_Need], arena: int) -> tuple[Objects, list[list[_Copy]]]:
+        """The objects with places in the arena for what does not go straight, and the copies of each."""
+        rows, lengths, copies = [], [], []
+        for ptrs, sizes, total, need in zip(objects.ptrs, objects.sizes, objects.totals, needs, strict=True):
+            moved: list[_Copy] = []
+            if need.gathered:
+                at = arena
+                for ptr, size in zip(ptrs, sizes, strict=True):
+                    moved.append(_Copy(at, ptr, size))
+                    at += size
+                rows.append([arena])
+                lengths.append([total])
+                arena += need.nbytes
+            elif not need.nbytes:
+                rows.append(ptrs)
+                lengths.append(sizes)
+            else:
+                row, arena = self._row(ptrs, sizes, arena, moved)
+                rows.append(row)
+                lengths.append(sizes)
+            copies.append(moved)
+        return Objects(rows, lengths, objects.totals), copies
+
+    def _row(
+        self, ptrs: Sequence[int], sizes: Sequence[int], arena: int, moved: list[_Copy]
+    ) -> tuple[list[int], int]:
+        row = []
+        for ptr, size in zip(ptrs, sizes, strict=True):
+            if self._covers is None or self._covers(ptr, size):
+                row.append(ptr)
+                continue
+            row.append(arena)
+            moved.append(_Copy(arena, ptr, size))
+            arena += _padded(size)
+        return row, arena
 
     @contextmanager
     def _arena(self, deadline: float | None) -> Iterator[int | None]:
@@ -110,6 +186,12 @@ class Bounce:
             yield arena
         finally:
             self._free.put(arena)
+
+
+def _run(copies: Sequence[Sequence[_Copy]], *, reading: bool) -> None:
+    for of_one in copies:
+        for copy in of_one:
+            copy.run(reading=reading)
 
 
 def _padded(size: int) -> int:

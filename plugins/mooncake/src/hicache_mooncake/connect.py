@@ -77,9 +77,9 @@ def _check_host(options: MooncakeOptions) -> None:
 
 
 def _check_memory(options: MooncakeOptions) -> None:
-    wanted = {"standalone_buffer_size": options.standalone_buffer_size}
+    wanted = {"bounce_size": options.bounce_size, "local_buffer_size": options.local_buffer_size}
     if not options.standalone_address:
-        wanted = {"segment_size": options.segment_size, "local_buffer_size": options.local_buffer_size}
+        wanted |= {"segment_size": options.segment_size}
     if options.ssd_offload_path:
         wanted["ssd_buffer_size"] = options.ssd_buffer_size
     free = available_memory()
@@ -102,9 +102,7 @@ def available_memory() -> int | None:
 
 def _set_up(store: Any, options: MooncakeOptions) -> int:
     if options.standalone_address:
-        code: int = store.setup_dummy(
-            options.standalone_buffer_size, options.local_buffer_size, options.standalone_address
-        )
+        code: int = store.setup_dummy(options.bounce_size, options.local_buffer_size, options.standalone_address)
         return code
     offload = bool(options.ssd_offload_path)
     if offload:

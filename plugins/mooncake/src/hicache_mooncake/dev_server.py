@@ -13,7 +13,7 @@ from hicache_mooncake.metrics import fetch
 from hicache_mooncake.options import APT, INSTALL
 
 SEGMENT_BYTES = 1 << 30
-LEASE_MILLISECONDS = 1000
+LEASE_MILLISECONDS = 10_000
 _KNOCK_SECONDS = 1.0
 
 

@@ -27,7 +27,7 @@ class Lending:
         self._lock = threading.Lock()
         self._pools: dict[PoolName, tuple[HostPoolView, list[Extent]]] = {}
         self._own: object = None
-        self.bounce = self._make_bounce() if options.standalone_address or options.protocol != "tcp" else None
+        self.bounce = self._make_bounce()
 
     @property
     def registered_bytes(self) -> int:
@@ -108,8 +108,8 @@ class Lending:
         if store is not None and store.capacity and nbytes > store.capacity:
             raise CapacityError(
                 f"host pool {view.name} has {nbytes:,} bytes, the whole Mooncake store {store.capacity:,}: what "
-                "leaves the pool would not fit; give the store more memory (segment_size here, --global_segment_size of "
-                "a mooncake_client) or make the pool smaller"
+                "leaves the pool would not fit; give the store more memory (segment_size here, or "
+                "--global_segment_size of a mooncake_client) or make the pool smaller"
             )
 
     def _register(self, extent: Extent, holder: str, *, shareable: bool) -> None:
@@ -128,14 +128,15 @@ class Lending:
             self._client.unregister(start)
 
     def _make_bounce(self) -> Bounce:
-        nbytes = self._options.standalone_buffer_size
+        nbytes = self._options.bounce_size
         if self._options.standalone_address:
             start = self._client.allocate(nbytes)
         else:
             memory = aligned_memory(nbytes)
             self._own, start = memory, address_of(memory)
         self._register((start, nbytes), "bounce memory", shareable=False)
-        return Bounce((start, nbytes), self._memory.covers)
+        any_memory = self._options.protocol == "tcp" and not self._options.standalone_address
+        return Bounce((start, nbytes), None if any_memory else self._memory.covers)
 
 
 def _shared(start: int, nbytes: int, client: Client) -> Buffer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import time
 from dataclasses import dataclass
 
 from hicache_core.errors import StorageError
@@ -68,7 +69,10 @@ def stored_keys(address: str, timeout: float) -> list[str]:
 def scan(
     options: MooncakeOptions, client: Client, namespace: str | None, cursor: str | None
 ) -> tuple[list[tuple[str, int, float]], str | None]:
-    """Some (key, bytes, 0.0) in the order of the keys, after the cursor; the cursor is the last key given."""
+    """Some (key, bytes, now) in the order of the keys, after the cursor; the cursor is the last key given.
+
+    The master keeps no time stamps. A page of unknown age is told as a new one: no rule of age then removes it.
+    """
     if namespace is not None and ("/" in namespace or not KEY_PATTERN.fullmatch(namespace)):
         return [], None
     keys = [
@@ -81,5 +85,6 @@ def scan(
     ]
     page = keys[:SCAN_PAGE]
     sizes = [client.size(key) for key in page]
-    entries = [(key, size, 0.0) for key, size in zip(page, sizes, strict=True) if size >= 0]
+    now = time.time()
+    entries = [(key, size, now) for key, size in zip(page, sizes, strict=True) if size >= 0]
     return entries, page[-1] if len(keys) > SCAN_PAGE else None

@@ -62,9 +62,13 @@ class MooncakeOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, 
             "storage): host pools are then allocated in memory shared with it; empty: this process is the client"
         ),
     ] = ""
-    standalone_buffer_size: Annotated[
+    bounce_size: Annotated[
         ByteSize,
-        Meta(description="standalone: shared memory through which pages go that lie outside of it", ge=1 << 20),
+        Meta(
+            description="memory through which pages go that cannot go straight: of many small parts over TCP, or in "
+            "memory that standalone storage or RDMA does not see",
+            ge=4 << 20,
+        ),
     ] = 64 << 20
     ssd_offload_path: Annotated[
         str, Meta(description="directory to which this process's segment spills; the master needs --enable_offload")
@@ -99,13 +103,16 @@ class MooncakeOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, 
 
 
 def capabilities(options: MooncakeOptions) -> Capabilities:
-    """What a store with these options declares."""
+    """What a store with these options declares.
+
+    Not `replace`: an upsert writes over the old bytes in place, and a reader that has begun sees both (ADR 0010).
+    Damaged pages are healed by delete and set.
+    """
     return Capabilities(
         durable=not options.segment_size,
         shared=True,
         zero_copy_v1=True,
         native_v2=True,
-        replace=True,
         delete="immediate",
         scan=bool(options.metrics_address),
         clean_miss=True,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
+from hicache_core.errors import StorageError
 from hicache_core.types import KEY_PATTERN, IoContext, Outcome, Page
 from hicache_mooncake.client import Client
-from hicache_mooncake.codes import BAD_PARAMETERS, TRANSFER_FAILED, get_outcome, set_outcome
+from hicache_mooncake.codes import BAD_PARAMETERS, NOT_READY, TRANSFER_FAILED, get_outcome, set_outcome
 from hicache_mooncake.lending import Lending
 from hicache_mooncake.objects import Objects
 from hicache_mooncake.stats import Counters
+
+WRITER_SECONDS = 0.25
+"""How long a get waits for a page that another writer has begun."""
 
 _USUAL_KEY = re.compile(r"[0-9a-f]{32}/[0-9a-f]{64}\.[0-9a-z_]{1,40}\.[0-9a-z-]{1,40}")
 """Keys of the core; a sixth of the cost of the full rule, which any other key is held to."""
@@ -39,13 +44,13 @@ class Transfers:
             return _spread(len(keys), some, self.get(_take(keys, some), objects.take(some), ctx), Outcome.MISS)
         if not keys:
             return []
-        bounce = self._lending.bounce
-        if bounce is None:
-            outcomes = self._get(keys, objects)
-        else:
-            outcomes = bounce.run(
-                objects, ctx.deadline, lambda lo, hi, part: self._get(keys[lo:hi], part), reading=True
-            )
+        if len(set(keys)) < len(keys):
+            return self._get_again(keys, objects, ctx)
+
+        def move(lo: int, hi: int, part: Objects) -> list[Outcome]:
+            return self._get(keys[lo:hi], part, ctx.deadline)
+
+        outcomes = self._lending.bounce.run(objects, ctx.deadline, move, reading=True)
         self._counters.read(outcomes, objects.totals)
         return outcomes
 
@@ -56,13 +61,13 @@ class Transfers:
             return _spread(len(keys), some, self.set(_take(keys, some), objects.take(some), ctx), Outcome.REJECTED)
         if not keys:
             return []
-        bounce = self._lending.bounce
-        if bounce is None:
-            outcomes = self._set(keys, objects)
-        else:
-            outcomes = bounce.run(
-                objects, ctx.deadline, lambda lo, hi, part: self._set(keys[lo:hi], part), reading=False
-            )
+        if len(set(keys)) < len(keys):
+            return self._set_once(keys, objects, ctx)
+
+        def move(lo: int, hi: int, part: Objects) -> list[Outcome]:
+            return self._set(keys[lo:hi], part)
+
+        outcomes = self._lending.bounce.run(objects, ctx.deadline, move, reading=False)
         self._counters.written(outcomes, objects.totals)
         return outcomes
 
@@ -78,19 +83,63 @@ class Transfers:
         self._counters.written(outcomes, [sum(map(len, page)) for page in pages])
         return outcomes
 
-    def _get(self, keys: Sequence[str], objects: Objects) -> list[Outcome]:
+    def _get_again(self, keys: Sequence[str], objects: Objects, ctx: IoContext) -> list[Outcome]:
+        """The SDK fills one place of a key that stands in a batch several times, so there is a batch for each."""
+        outcomes = [Outcome.MISS] * len(keys)
+        left = list(range(len(keys)))
+        while left:
+            first = list({keys[i]: i for i in reversed(left)}.values())
+            answer = self.get(_take(keys, first), objects.take(first), ctx)
+            for i, outcome in zip(first, answer, strict=True):
+                outcomes[i] = outcome
+            asked = set(first)
+            left = [i for i in left if i not in asked]
+        return outcomes
+
+    def _set_once(self, keys: Sequence[str], objects: Objects, ctx: IoContext) -> list[Outcome]:
+        """Of equal keys the first is stored, and the others find it."""
+        first = list({keys[i]: i for i in reversed(range(len(keys)))}.values())
+        answer = self.set(_take(keys, first), objects.take(first), ctx)
+        of_key = {keys[i]: outcome for i, outcome in zip(first, answer, strict=True)}
+        return [of_key[key] for key in keys]
+
+    def _get(self, keys: Sequence[str], objects: Objects, deadline: float | None) -> list[Outcome]:
         answers = self._client.get(keys, objects)
         if answers == objects.totals:
             return [Outcome.HIT] * len(answers)
+        if NOT_READY in answers:
+            self._await_writers(keys, objects, answers, deadline)
         outcomes = list(map(get_outcome, answers, objects.totals))
         for i, answer in enumerate(answers):
             if answer == TRANSFER_FAILED and self._has_other_length(keys[i], objects.totals[i]):
                 outcomes[i] = Outcome.CORRUPT
         return outcomes
 
+    def _await_writers(
+        self, keys: Sequence[str], objects: Objects, answers: list[int], deadline: float | None
+    ) -> None:
+        """Read what another writer is just putting there: whoever sets such a key is told that it is stored.
+
+        A writer that died leaves its keys so for half a minute (--put_start_discard_timeout_sec), hence the bound.
+        """
+        until = time.monotonic() + WRITER_SECONDS
+        until = until if deadline is None else min(until, deadline)
+        pause = 0.002
+        while time.monotonic() + pause < until:
+            time.sleep(pause)
+            pause *= 2
+            unready = [i for i, answer in enumerate(answers) if answer == NOT_READY]
+            for i, answer in zip(unready, self._client.get(_take(keys, unready), objects.take(unready)), strict=True):
+                answers[i] = answer
+            if NOT_READY not in answers:
+                return
+
     def _has_other_length(self, key: str, expected: int) -> bool:
         """A page longer than its object fails like a broken transfer; only the length tells them apart."""
-        length = self._client.size(key)
+        try:
+            length = self._client.size(key)
+        except StorageError:
+            return False
         return (length >= 0 and length != expected) or length == BAD_PARAMETERS
 
     def _set(self, keys: Sequence[str], objects: Objects) -> list[Outcome]:
