@@ -19,6 +19,10 @@ LONGEST_SECONDS = 120.0
 """A call without a deadline waits no longer."""
 
 
+def _nothing(_: int) -> None:
+    """What is left to do once the call has returned."""
+
+
 class Over(Exception):
     """The call has returned: its pages must not be touched any more."""
 
@@ -73,6 +77,7 @@ class Sweep:
             done = self._changed.wait_for(lambda: self._over or not self._running, wait)
             self._over = True
             self._changed.wait_for(lambda: not self._copying)  # a copy in memory: it ends
+        self._work = _nothing  # or the pages would stay, in a cycle, until the garbage collector comes
         if self.failure is not None:
             raise self.failure
         return done
