@@ -308,3 +308,40 @@ class ServesOneCaller(SharesOneBuffer):
     """One staging buffer for all callers, under a session too."""
 
     caught_by = "sessions_serve_many_callers"
+
+
+class SealApart(Sound):
+    """The seal is stored apart from its page: whoever reads between the two finds one's seal on the other's bytes."""
+
+    caught_by = "a_reader_sees_the_old_page_or_the_new_one"
+
+    def __init__(self, options, context):
+        super().__init__(options, context)
+        self.looked = threading.Event()
+
+    def set(self, key, page, ctx):
+        old = self.pages.get(key)
+        if old is not None and ctx.replace:
+            seal = bytes(page[0])
+            self.pages[key] = seal + old[len(seal) :]
+            self.looked.clear()
+            self.looked.wait(0.05)
+        return Sound.set(self, key, page, ctx)
+
+    def get(self, key, page):
+        outcome = Sound.get(self, key, page)
+        self.looked.set()
+        return outcome
+
+
+class RemovesWhatLooksDamaged(Sound):
+    """A page whose seal does not look right to this reader is removed by get, though the store is healthy."""
+
+    caught_by = "bytes_mean_nothing_to_the_store"
+
+    def get(self, key, page):
+        outcome = Sound.get(self, key, page)
+        if outcome is Outcome.HIT and bytes(page[0][:4]) == bytes(4):
+            self.pages.pop(key, None)
+            return Outcome.CORRUPT
+        return outcome

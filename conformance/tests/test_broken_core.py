@@ -10,6 +10,7 @@ from hicache_core.seal import Sealer
 from hicache_core.storage import breaker, damage, workers
 from hicache_core.storage.admin import Administration
 from hicache_core.storage.handles import Call
+from hicache_core.storage.queries import Query
 from hicache_core.storage.reading import Reader
 from hicache_core.types import Outcome
 
@@ -38,6 +39,10 @@ def joined_without_lengths(self):
     return "".join(str(getattr(self, name)) for name in ("model", "tenant", "weights", "dtype")).encode()
 
 
+def tell_all(self, found, keys, transfers):
+    return found
+
+
 def closes_only(self, calm, errors, deadline):
     self._parts.guard.dispatch.call("close")
     return True
@@ -58,6 +63,8 @@ BREAKAGES = {
     "a_store_that_hangs_up_costs_misses": (breaker.Breaker, "admit", blocked_once_open),
     "a_read_error_that_passes_is_no_damage": (Reader, "_read_again", take_the_first_answer),
     "identities_that_read_alike_are_apart": (Identity, "encoded", joined_without_lengths),
+    "damage_is_seen_on_every_path": (Sealer, "check_batch", trust_every_seal),
+    "no_prefix_needs_a_damaged_page": (Query, "_without_damaged", tell_all),
     "what_is_lent_is_taken_back": (Administration, "_closing_call", closes_only),
 }
 

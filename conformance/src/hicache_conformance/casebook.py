@@ -42,6 +42,7 @@ _MODULES = (
     "outage",
     "shared",
     "damage",
+    "pool_damage",
     "intruders",
     "stalls",
 )

@@ -112,9 +112,9 @@ def a_pool_with_a_window_needs_only_its_window(h: Harness) -> None:
 @case("hybrid", "batch_exists_v2")
 def every_restorable_prefix_is_told(h: Harness) -> None:
     """KV and three pools with random holes and windows: exactly the prefix lengths of an oracle, ascending."""
-    pools = Pools(h, 32)
-    count = 28
-    for turn in range(4):
+    pools = Pools(h, 24)
+    count = 20
+    for turn in range(3):
         hashes = pools.s.hashes(count, start=100 * turn)
         there = {
             KV: _flags(count, count - h.rng.randrange(6)),
@@ -123,7 +123,7 @@ def every_restorable_prefix_is_told(h: Harness) -> None:
             MAMBA: [h.rng.random() < 0.35 for _ in range(count)],
         }
         pools.with_holes(hashes, there)
-        for _ in range(8):
+        for _ in range(6):
             length = h.rng.randrange(1, count + 1)
             start = h.rng.randrange(count - length + 1)
             some = hashes[start : start + length]

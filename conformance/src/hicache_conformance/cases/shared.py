@@ -158,7 +158,7 @@ def a_reader_in_another_process_sees_whole_pages(h: Harness) -> None:
     """While another process publishes pages, this one gets MISS or all their bytes; what exists promised is there."""
     agent = Agent(h, hash_seed=1)
     shape = h.shape(4, 32 << 10)
-    keys = h.keys(24)
+    keys = h.keys(16)
     store = h.open()
     agent.order("set", keys, shape, batch=2, stay=True)
     pid = agent.until("opened")["pid"]
@@ -166,7 +166,7 @@ def a_reader_in_another_process_sees_whole_pages(h: Harness) -> None:
 
     def wait() -> None:
         try:
-            _outcomes(agent, 24, 2)
+            _outcomes(agent, 16, 2)
         finally:
             written.set()
 

@@ -21,7 +21,7 @@ def threads_on_different_keys_do_not_disturb_each_other(h: Harness) -> None:
 
     def body(n: int) -> Callable[[], None]:
         def work() -> None:
-            for start in range(0, 60, 6):
+            for start in range(0, 30, 6):
                 keys = h.keys(6, start=1000 * n + start)
                 h.store(store, keys)
                 check_equal(store.exists(keys), 6, "exists of keys that this thread stored")
@@ -37,7 +37,7 @@ def threads_on_one_key_leave_one_whole_page(h: Harness) -> None:
     """Four threads set different bytes under one key at once: one wins, whole; reports_exists: one STORED."""
     store = h.open()
     shape = h.shape(4, 8 << 10)
-    for turn in range(12):
+    for turn in range(8):
         key = h.key(turn)
         outcomes: list[Outcome | None] = [None] * _WRITERS
 
@@ -59,7 +59,7 @@ def threads_on_one_key_leave_one_whole_page(h: Harness) -> None:
 def a_reader_sees_all_of_a_page_or_nothing(h: Harness) -> None:
     """While pages are being published, a reader gets MISS or all their bytes; what exists vouched for can be read."""
     store = h.open()
-    keys = h.keys(24)
+    keys = h.keys(12)
     shape = h.shape(4, 32 << 10)
     written = threading.Event()
 
@@ -106,7 +106,7 @@ def a_reader_sees_the_old_page_or_the_new_one(h: Harness) -> None:
 
     def write() -> None:
         try:
-            for version in range(1, 25):
+            for version in range(1, 13):
                 check(all(h.put(store, keys, version=version % 2, shape=shape, replace=replace)), "the set failed")
         finally:
             written.set()
@@ -133,7 +133,7 @@ def crossing_batches_do_not_deadlock(h: Harness) -> None:
 
     def body(mine: list[str]) -> Callable[[], None]:
         def work() -> None:
-            for _ in range(15):
+            for _ in range(6):
                 check(all(h.put(store, mine, replace=h.capabilities.replace)), "set in crossing batches failed")
                 h.expect_hits(store, mine)
                 store.exists(mine)
@@ -154,7 +154,7 @@ def removing_while_reading_tears_nothing(h: Harness) -> None:
 
     def remove() -> None:
         try:
-            for _ in range(12):
+            for _ in range(8):
                 store.delete(keys)
                 h.put(store, keys, shape=shape)
         finally:
