@@ -34,11 +34,17 @@ Lent: TypeAlias = EnginePool | FlatPages | None
 """A pool as it can be reached; None for one without bytes."""
 
 
-class SidePool:
-    """A pool beside the main one, and what its hashes are mixed with."""
+Wanted: TypeAlias = tuple[Any, Sequence[str], Any]
+"""Pool, keys and host indices of one entry of a v2 call."""
 
-    def __init__(self, lent: Lent, salt: bytes, shared: bool) -> None:
-        self.lent, self.salt, self.shared = lent, salt, shared
+
+@dataclass(frozen=True, slots=True)
+class SidePool:
+    """A pool of a v2 call. salt: mixed into its hashes; empty: nothing. shared: one rank writes for all."""
+
+    lent: Lent
+    salt: bytes
+    shared: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,26 +232,54 @@ class Door:
 
     # -- pages of any pool
 
-    def get_pool(self, name: Any, keys: Sequence[str], indices: Any) -> list[bool]:
-        """Fill pages of one pool of a v2 call."""
-        return self._pool(name, keys, indices, "get")
+    def move_pools(self, operation: str, wanted: Sequence[Wanted]) -> list[list[bool]]:
+        """One answer per entry of a v2 call. operation: get or set. Pools with addresses go in one call."""
+        session = self.session
+        answers = [[False] * len(keys) for _, keys, _ in wanted]
+        together: dict[PoolName, tuple[int, PoolTransfer, int]] = {}
+        for number, (name, keys, indices) in enumerate(wanted):
+            side = self._side_of(name)
+            if side is None:
+                self.tell(f"pool {name}", f"host pool {name!s} was never registered: it is not stored and never hits")
+                continue
+            if side.lent is None or (operation == "set" and side.shared and not self.ranks.writer):
+                answers[number] = [True] * len(keys)
+                continue
+            known, hashes = PoolName(str(name)), as_hashes(keys)
+            hashes = salted(hashes, side.salt) if side.salt else hashes
+            try:
+                if isinstance(side.lent, EnginePool) and known not in together:
+                    slots = page_slots(indices, len(keys), side.lent.page_size)
+                    nbytes = side.lent.page_nbytes * len(keys)
+                    together[known] = (number, PoolTransfer(known, hashes, slots), nbytes)
+                else:
+                    answers[number] = self._move(session, known, side.lent, hashes, indices, operation)
+            except ValueError as error:
+                self.tell(f"{operation} {known}", "%s of pool %s: %s", operation, known, error)
+        transfers = [transfer for _, transfer, _ in together.values()]
+        if transfers:
+            moved = self._move_together(session, operation, transfers, sum(n for _, _, n in together.values()))
+            for number, transfer, _ in together.values():
+                answers[number] = moved[transfer.name]
+        return answers
 
-    def set_pool(self, name: Any, keys: Sequence[str], indices: Any) -> list[bool]:
-        """Store pages of one pool of a v2 call."""
-        return self._pool(name, keys, indices, "set")
+    def _move_together(
+        self, session: StorageSession, operation: str, transfers: Sequence[PoolTransfer], nbytes: int
+    ) -> dict[PoolName, list[bool]]:
+        moved: dict[PoolName, list[Outcome]] = {}
 
-    def _pool(self, name: Any, keys: Sequence[str], indices: Any, operation: str) -> list[bool]:
+        def move() -> list[Outcome]:
+            moved.update(session.get_v2(transfers) if operation == "get" else session.set_v2(transfers))
+            return [outcome for outcomes in moved.values() for outcome in outcomes]
+
+        self._timed(operation, move, nbytes)
+        return {name: [outcome.success for outcome in outcomes] for name, outcomes in moved.items()}
+
+    def _side_of(self, name: Any) -> SidePool | None:
         known = _pool_name(name)
         if known is PoolName.KV:
-            return self.get(keys, indices) if operation == "get" else self.set(keys, indices)
-        side = None if known is None else self._side.get(known)
-        if side is None or known is None:
-            self.tell(f"pool {name}", f"host pool {name!s} was never registered: it is not stored and never hits")
-            return [False] * len(keys)
-        session = self.session
-        if side.lent is None or (operation == "set" and side.shared and not self.ranks.writer):
-            return [True] * len(keys)
-        return self._move(session, known, side.lent, salted(as_hashes(keys), side.salt), indices, operation)
+            return SidePool(self._now.main, b"", True)
+        return None if known is None else self._side.get(known)
 
     def _move(
         self,

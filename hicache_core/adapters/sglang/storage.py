@@ -134,11 +134,11 @@ class HiCacheDynamicStorage(engine.HiCacheStorage):  # type: ignore[misc]
 
     def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
         """Fill pages of several pools."""
-        return self._by_pool("batch_get_v2", transfers, self._door.get_pool)
+        return self._by_pool("batch_get_v2", "get", transfers)
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
         """Store pages of several pools."""
-        return self._by_pool("batch_set_v2", transfers, self._door.set_pool)
+        return self._by_pool("batch_set_v2", "set", transfers)
 
     # -- the rest
 
@@ -176,18 +176,14 @@ class HiCacheDynamicStorage(engine.HiCacheStorage):  # type: ignore[misc]
                 _log.debug("hicache: %s", what, exc_info=True)
             return otherwise()
 
-    def _by_pool(
-        self, what: str, transfers: Sequence[Any], move: Callable[[Any, Sequence[str], Any], list[bool]]
-    ) -> dict[Any, list[bool]]:
-        answers: dict[Any, list[bool]] = {}
-        for transfer in transfers or ():
-            keys = list(getattr(transfer, "keys", None) or ())
-            answers[transfer.name] = self._safe(
-                what,
-                lambda transfer=transfer, keys=keys: move(transfer.name, keys, transfer.host_indices),  # type: ignore[misc]
-                lambda keys=keys: [False] * len(keys),  # type: ignore[misc]
-            )
-        return answers
+    def _by_pool(self, what: str, operation: str, transfers: Sequence[Any]) -> dict[Any, list[bool]]:
+        wanted = [(t.name, list(getattr(t, "keys", None) or ()), t.host_indices) for t in transfers or ()]
+        answers = self._safe(
+            what,
+            lambda: self._door.move_pools(operation, wanted),
+            lambda: [[False] * len(keys) for _, keys, _ in wanted],
+        )
+        return {name: answer for (name, _, _), answer in zip(wanted, answers, strict=True)}
 
 
 def _query(transfer: Any) -> tuple[Any, PoolHitPolicy, int]:
