@@ -81,7 +81,7 @@ def open_at() -> Iterator[Callable[..., Handle]]:
     opened: list[S3Backend] = []
 
     def make(**options: Any) -> Handle:
-        struct = S3Options(**options)
+        struct = S3Options(**{"timeout": 60.0, "open_timeout": 60.0, **options})  # a busy machine is no failure
         opened.append(open_s3(struct, CTX))
         return Handle(opened[-1], struct)
 

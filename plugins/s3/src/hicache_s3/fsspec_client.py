@@ -138,6 +138,7 @@ class FsspecClient:
         parent = path.rpartition("/")[0]
         if parent and parent not in self._made:
             if self._local:
+                os.makedirs(self.root, 0o700, exist_ok=True)  # the mode is the last directory's only
                 os.makedirs(parent, 0o700, exist_ok=True)
             else:
                 self._fs.makedirs(parent, exist_ok=True)

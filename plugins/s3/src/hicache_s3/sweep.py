@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from hicache_s3.daemon_pool import DaemonPool
 
 LONGEST_SECONDS = 120.0
-"""A call without a deadline waits no longer."""
+"""No call waits longer, also one without a deadline."""
 
 
 def _nothing(_: int) -> None:
@@ -72,12 +72,12 @@ class Sweep:
 
     def finish(self, deadline: float | None) -> bool:
         """Wait until all is done or somebody said stop; False at the deadline. No page is touched after it."""
-        wait = LONGEST_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+        left = LONGEST_SECONDS if deadline is None else deadline - time.monotonic()
+        wait = min(max(0.0, left), LONGEST_SECONDS)
         with self._changed:
             done = self._changed.wait_for(lambda: self._over or not self._running, wait)
             self._over = True
             self._changed.wait_for(lambda: not self._copying)  # a copy in memory: it ends
-        self._work = _nothing  # or the pages would stay, in a cycle, until the garbage collector comes
         if self.failure is not None:
             raise self.failure
         return done
