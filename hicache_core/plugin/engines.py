@@ -36,6 +36,12 @@ DOORS: dict[str, EngineDoor] = {
             ("0.5.8",),
             "docs/guides/sglang.md",
         ),
+        EngineDoor(
+            "vllm",
+            '"type": "hicache" among the secondary_tiers of TieringOffloadingSpec',
+            ("0.24.0", "0.27.0", "0.33.0"),
+            guide="docs/guides/vllm.md",
+        ),
     )
 }
 """By the engine's package."""
@@ -51,7 +57,7 @@ class FoundEngine:
     @property
     def untried(self) -> str:
         """A sentence where the door was never run against this version; else empty."""
-        if self.version in self.door.tried:
+        if self.version.partition("+")[0] in self.door.tried:  # what follows names a build: 0.33.0+cu130
             return ""
         tried = ", ".join(self.door.tried)
         what = f"{self.door.package} {self.version}" if self.version else f"this version of {self.door.package}"

