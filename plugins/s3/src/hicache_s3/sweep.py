@@ -78,6 +78,7 @@ class Sweep:
             done = self._changed.wait_for(lambda: self._over or not self._running, wait)
             self._over = True
             self._changed.wait_for(lambda: not self._copying)  # a copy in memory: it ends
+        self._work = _nothing  # or the pages would stay, in a cycle, until the garbage collector comes
         if self.failure is not None:
             raise self.failure
         return done
