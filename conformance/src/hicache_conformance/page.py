@@ -45,12 +45,16 @@ def _head(report: Report) -> str:
     counts = report.counts
     failed = counts["fail"] + counts["error"]
     earned = f"earned {', '.join(report.earned)}" if report.earned else "earned no level"
-    said = f"{escape(report.backend)} {earned}; " + (f"{failed} cases do not hold." if failed else "no case fails.")
+    said = f"{escape(report.backend)} {earned}; " + (_failing(failed) if failed else "no case fails.")
     fake = f'<p class="fake"><b>Fake store.</b> {escape(report.fake_sentence)}</p>' if report.fake else ""
     return (
         f'<header>\n<p class="over">hicache conformance</p>\n<h1>{escape(report.backend)}</h1>\n'
         f'<p class="verdict">{said}</p>\n{fake}\n</header>'
     )
+
+
+def _failing(failed: int) -> str:
+    return "1 case does not hold." if failed == 1 else f"{failed} cases do not hold."
 
 
 def _levels(report: Report) -> str:
@@ -139,7 +143,9 @@ def _all_cases(report: Report, cases: dict[str, Case]) -> str:
             for r in found
         ]
         table = _table(("", "case", "what it proves", "s"), rows, numbers=(3,)) if rows else "<p>None ran.</p>"
-        parts.append(f"<details>\n<summary>{escape(level)}: {len(found)} cases</summary>\n{table}\n</details>")
+        parts.append(
+            f"<details>\n<summary>{escape(level)}: {len(found)} {'case' if len(found) == 1 else 'cases'}</summary>\n{table}\n</details>"
+        )
     return "\n".join(parts)
 
 
