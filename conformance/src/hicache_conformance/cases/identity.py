@@ -129,7 +129,7 @@ def identities_that_read_alike_are_apart(h: Harness) -> None:
         h.expect_hits(store, [second], version=1)
 
 
-@case("core", "identity")
+@case("core", "identity", rounds=1)
 def sessions_that_read_alike_share_nothing(h: Harness) -> None:
     """Sessions whose model and tenant join to one text, and shards of one model, miss each other's pages."""
     label = h.namespace()

@@ -44,7 +44,7 @@ def a_session_tells_gaps(h: Harness) -> None:
     check_equal(s.session.query(hashes).reason, "miss", "why the run ended")
 
 
-@case("core", "identity")
+@case("core", "identity", rounds=1)
 def sessions_of_different_identities_share_nothing(h: Harness) -> None:
     """Another model, weights, dtype, page size, geometry, layout or tenant: the same page hash is a miss."""
     s = session_on(h)
