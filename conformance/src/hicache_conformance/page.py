@@ -143,10 +143,8 @@ def _all_cases(report: Report, cases: dict[str, Case]) -> str:
             for r in found
         ]
         table = _table(("", "case", "what it proves", "s"), rows, numbers=(3,)) if rows else "<p>None ran.</p>"
-        parts.append(
         total = f"{len(found)} {'case' if len(found) == 1 else 'cases'}"
         parts.append(f"<details>\n<summary>{escape(level)}: {total}</summary>\n{table}\n</details>")
-        )
     return "\n".join(parts)
 
 
