@@ -27,7 +27,7 @@ class Handle:
 
     @property
     def totals(self) -> Any:
-        return self.backend.stats().totals
+        return self.backend.stats()
 
     @staticmethod
     def key(number: int, namespace: str = NAMESPACE) -> str:

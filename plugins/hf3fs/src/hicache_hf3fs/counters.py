@@ -25,10 +25,9 @@ class Totals(msgspec.Struct, kw_only=True, frozen=True):
     max_size: int | None
 
 
-class Hf3fsStats(msgspec.Struct, kw_only=True, frozen=True):
+class Hf3fsStats(Totals, kw_only=True, frozen=True):
     """State of the store, and what this open one has done."""
 
-    totals: Totals
     io: str
     """`posix` or `usrbio`."""
     bytes_read: int

@@ -44,7 +44,7 @@ class Store:
         """Counts."""
         counters = self.counters
         return Hf3fsStats(
-            totals=self.index.totals(),
+            **msgspec.structs.asdict(self.index.totals()),
             io=self.mover.name,
             bytes_read=counters.bytes_read,
             bytes_written=counters.bytes_written,
