@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from hicache_core.storage.fault import Dice
+
 TOKENS = list(range(7000, 7000 + 16 * 8))
 PAGES, PAGE = 8, 16
 BOUND = 60.0
+STALL = float(os.environ.get("HICACHE_STALL_SECONDS", "1.5"))
+"""How long a stalled read stands still."""
 
 
 def _page_files(root: Path) -> list[Path]:
@@ -101,6 +106,43 @@ def test_the_scheduler_goes_on_while_a_read_stalls(
     served.pump(lambda: served.door.batch_exists(served.hashes(other)) == PAGES)  # the breaker closes again
     assert served.prefetch(other) == len(other)
     assert stack.equal(served.load(other), made, PAGES)
+
+
+def test_a_real_store_stalls_in_the_middle_of_a_read(
+    stack: ModuleType, engine: Callable[..., Any], store: Callable[..., Any], tmp_path: Path
+) -> None:
+    hicache = store()
+    first = engine(hicache)
+    made = first.compute(TOKENS)
+    key = first.door.session.identity.key_schema().physical(first.hashes(TOKENS))[0]
+    first.close()
+    options = {"inner": "file", "root": str(tmp_path / "store"), "stall": 0.5, "stall_seconds": STALL}
+    hicache |= {"backend": "fault", "options": {**options, "seed": _seed(key)}, "timeout": 0.2}
+    served = engine(hicache, policy="timeout", extra={"prefetch_timeout_base": 0.05})
+    handle = served.start_prefetch(TOKENS)
+    running = lambda: served.door.session.status().running["read"]  # noqa: E731
+    served.pump(running)
+    served.pump(lambda: served.cache.check_prefetch_progress(handle))
+    assert running() == 1, "the scheduler went on while the read stood still"
+    assert all(thread.is_alive() for thread in served.threads)
+    served.pump(lambda: not running(), STALL + BOUND)
+    assert all(thread.is_alive() for thread in served.threads)
+    served.cache.pop_prefetch_loaded_tokens(handle)
+    served.pump(lambda: served.door.batch_exists(served.hashes(TOKENS)) == PAGES)
+    served.cache.reset()
+    assert served.prefetch(TOKENS) == len(TOKENS)
+    assert stack.equal(served.load(TOKENS), made, PAGES)
+
+
+def _seed(key: str) -> int:
+    """A seed with which the first lookup goes through, the first read stalls, and what follows goes through."""
+    calls = [("batch_exists", 0), ("batch_get_v1", 0), *(("batch_exists", n) for n in (1, 2, 3)), ("batch_get_v1", 1)]
+    for seed in range(100_000):
+        dice = Dice(seed)
+        struck = [dice.strikes(0.5, f"stall:{hook}:{key}") for hook, _ in calls]
+        if struck == [False, True, False, False, False, False]:
+            return seed
+    raise AssertionError("no such seed")
 
 
 def test_a_store_that_stalls_by_chance_ends_no_thread(engine: Callable[..., Any], store: Callable[..., Any]) -> None:
