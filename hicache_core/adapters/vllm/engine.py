@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import logging
+import os
 from collections.abc import Collection
 from typing import Any
 
@@ -52,6 +53,19 @@ def _warn_of(found: str) -> None:
     untried = FoundEngine(DOORS["vllm"], found).untried
     if untried:
         _log.warning("%s. vLLM declares this interface experimental: watch for failed tier jobs", untried)
+
+
+@functools.cache
+def warn_of_random_hashes() -> None:
+    """One warning where each process hashes blocks by a seed of its own: nothing stored would be found again."""
+    from vllm.v1.core import kv_cache_utils
+
+    if "PYTHONHASHSEED" not in os.environ and not hasattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED"):
+        _log.warning(
+            "vLLM %s draws the seed of its block hashes in each process: no block that is stored now will be found "
+            "after a restart or by another engine. Set PYTHONHASHSEED to the same number on all of them",
+            version(),
+        )
 
 
 def base_arguments(detector: object) -> tuple[object, ...]:

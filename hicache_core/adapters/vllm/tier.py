@@ -42,6 +42,7 @@ class HiCacheTier(engine.SecondaryTierManager):  # type: ignore[misc]
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, *engine.base_arguments(backpressure_detector))
         engine.warn_of_untried_version()
+        engine.warn_of_random_hashes()
         where = f'tier "{tier_type}" in secondary_tiers'
         options = parse_tier_options(config, where)
         assert primary_kv_view.strides is not None

@@ -149,10 +149,33 @@ def test_a_wrong_configuration_is_told_when_the_engine_starts(
     assert "mapped" not in caplog.text
 
 
+def test_random_hashes_are_warned_of(
+    start: Start, tier_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from vllm.v1.core import kv_cache_utils
+
+    from hicache_core.adapters.vllm import engine
+
+    def told() -> bool:
+        engine.warn_of_random_hashes.cache_clear()
+        caplog.clear()
+        start(tier_config).shut_down()
+        return "PYTHONHASHSEED" in caplog.text
+
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    assert not told()
+    monkeypatch.delenv("PYTHONHASHSEED")
+    assert told() is not hasattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED")
+    monkeypatch.delattr(kv_cache_utils, "DEFAULT_NONE_HASH_SEED", raising=False)
+    assert told()
+
+
 def test_a_release_that_was_never_tried_is_warned_of_once(
     start: Start, tier_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import vllm
+
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
 
     def warnings(version: str) -> list[str]:
         monkeypatch.setattr(vllm, "__version__", version)
