@@ -38,7 +38,12 @@ def connect(options: MooncakeOptions) -> Client:
     at = server if server is not None else None
     latch = Latch(lambda: knock(at, options.connect_timeout) if at else "", options.retry_interval)
     name = f"standalone client {server}" if options.standalone_address else f"master {options.master_address}"
-    return Client(store, _policy(sdk, options), latch, name)
+    return Client(store, _policy(sdk, options), latch, name, in_turn=in_turn(options))
+
+
+def in_turn(options: MooncakeOptions) -> bool:
+    """Whether every byte goes over TCP: then one transfer at a time (see Client)."""
+    return options.protocol == "tcp" and not options.segment_size and not options.standalone_address
 
 
 def _check_servers(options: MooncakeOptions) -> Address | None:

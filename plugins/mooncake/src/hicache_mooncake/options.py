@@ -105,11 +105,10 @@ class MooncakeOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, 
 def capabilities(options: MooncakeOptions) -> Capabilities:
     """What a store with these options declares.
 
-    Not `replace`: an upsert writes over the old bytes in place, and a reader that has begun sees both (ADR 0010).
+    Not `durable`: pages are in memory, and what the master knows of them dies with it. Not `replace`: an upsert writes over the old bytes in place, and a reader that has begun sees both (ADR 0010).
     Damaged pages are healed by delete and set.
     """
     return Capabilities(
-        durable=not options.segment_size,
         shared=True,
         zero_copy_v1=True,
         native_v2=True,
@@ -117,6 +116,8 @@ def capabilities(options: MooncakeOptions) -> Capabilities:
         scan=bool(options.metrics_address),
         clean_miss=True,
         registration="region",
+        # The SDK copies for one call at a time: while it does, the pages of another are sealed or verified.
+        call_bytes=8 << 20 if options.segment_size else None,
     )
 
 
