@@ -37,7 +37,10 @@ class MooncakeBackDoor:
         return data
 
     def raw_set(self, key: str, data: bytes) -> None:
-        """Put exactly these bytes there. The old object goes first: an upsert cannot shrink to no bytes."""
+        """Put exactly these bytes there. An object without bytes cannot be: none is then left."""
+        if not data:
+            self._sdk.remove(key, True)
+            return
         code = self._sdk.upsert(key, data)
         if code != 0:
             raise StorageError(f"raw set of {key!r}, {len(data)} bytes: {told(code)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import threading
 from typing import Any
 
@@ -56,7 +57,7 @@ class Lending:
         extents = extents_of(view)
         self._check_capacity(view, sum(nbytes for _, nbytes in extents))
         if self._options.standalone_address:
-            extents = [extent for extent in extents if self._client.shares(*extent)]
+            extents = []  # what it shares was registered when it was allocated, anything else goes through the bounce
         with self._lock:
             if view.name in self._pools:
                 raise MisuseError(f"host pool {view.name} is registered with this Mooncake store already")
@@ -92,7 +93,9 @@ class Lending:
                 f"a host pool of {nbytes:,} bytes is more than the memory that is free for standalone storage here "
                 f"({free:,}); make the pool smaller"
             )
-        start = self._client.allocate(nbytes + alignment)
+        spare = alignment if alignment > mmap.PAGESIZE else 0
+        start = self._client.allocate(nbytes + spare)
+        self._register((start, nbytes + spare), "memory of the standalone client", shareable=False)
         start += -start % max(1, alignment)
         return _shared(start, nbytes, self._client)
 

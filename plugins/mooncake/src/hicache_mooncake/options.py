@@ -105,8 +105,9 @@ class MooncakeOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, 
 def capabilities(options: MooncakeOptions) -> Capabilities:
     """What a store with these options declares.
 
-    Not `durable`: pages are in memory, and what the master knows of them dies with it. Not `replace`: an upsert writes over the old bytes in place, and a reader that has begun sees both (ADR 0010).
-    Damaged pages are healed by delete and set.
+    Not `durable`: pages are in memory, and what the master knows of them dies with it. Not `replace`: an upsert
+    writes over the old bytes in place, and a reader that has begun sees both (ADR 0010); damaged pages are healed by
+    delete and set.
     """
     return Capabilities(
         shared=True,
