@@ -57,7 +57,7 @@ def test_something_that_never_answers(connect, bounded):
 
 
 def test_the_metrics_port_is_not_the_rpc_port(connect, store, bounded):
-    with pytest.raises(OpenError, match="not that of its metrics"):
+    with pytest.raises(OpenError, match=r"not that of its metrics"):
         connect(master_address=store.options["metrics_address"])
 
 
@@ -70,7 +70,7 @@ def test_another_server(connect, bounded):
         thread = threading.Thread(target=other.serve_forever)
         thread.start()
         try:
-            with pytest.raises(OpenError, match="no Mooncake server"):
+            with pytest.raises(OpenError, match=r"no Mooncake server"):
                 connect(master_address=f"127.0.0.1:{other.server_port}")
         finally:
             other.shutdown()
@@ -78,12 +78,12 @@ def test_another_server(connect, bounded):
 
 
 def test_no_metadata_server(connect, bounded):
-    with pytest.raises(OpenError, match="P2PHANDSHAKE"):
+    with pytest.raises(OpenError, match=r"P2PHANDSHAKE"):
         connect(metadata_server="http://127.0.0.1:1/metadata")
 
 
 def test_no_standalone_client(connect, bounded):
-    with pytest.raises(OpenError, match="standalone_address=127.0.0.1:1"):
+    with pytest.raises(OpenError, match=r"standalone_address=127.0.0.1:1"):
         connect(standalone_address="127.0.0.1:1")
 
 

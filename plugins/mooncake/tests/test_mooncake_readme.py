@@ -29,7 +29,7 @@ def test_the_python_block_runs(store):
 
 
 def test_the_commands_are_those_of_the_dev_server(serve):
-    """The flags that the README gives to both binaries are flags that the throwaway server is started with, or ports."""
+    """Both binaries get only flags that the throwaway server is started with."""
     server = serve(segment_bytes=64 << 20)
     for line, process in zip(re.findall(r"^mooncake_\w+ .*$", README, re.M), server.processes, strict=True):
         given = {word.partition("=")[0] for word in shlex.split(line)[1:]}
