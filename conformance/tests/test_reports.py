@@ -229,3 +229,9 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_run(tmp_path):
     refused = invoke("memory", "--html", str(tmp_path / "d" / "r.html"))
     assert re.search(r"--html .*cannot be written", str(refused.exception))
     assert "only --json" in str(invoke("memory", "--junit", "-").exception)
+
+
+def test_the_command_without_a_name_says_what_is_missing():
+    said = invoke()
+    assert said.exit_code == 2
+    assert "NAME" in said.output

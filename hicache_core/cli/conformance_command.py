@@ -25,7 +25,7 @@ class _Command(TyperCommand):
     """`--badge` may stand without a file; click knows options with a value that may be left out, typer does not."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        pairs = zip(args, [*args[1:], "--"], strict=True)
+        pairs = zip(args, [*args[1:], "--"], strict=False)
         bare = [word == "--badge" and following.startswith("-") for word, following in pairs]
         return super().parse_args(
             ctx, [f"--badge={BADGE}" if alone else word for word, alone in zip(args, bare, strict=True)]
