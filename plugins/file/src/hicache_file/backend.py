@@ -40,11 +40,14 @@ def open_file(options: FileOptions, ctx: OpenContext) -> FileBackend:
 
 
 class FileBackend:
-    """Pages as files. Thread-safe; several of these, in one process or many, may share a root."""
+    """Pages as files. Thread-safe; several of these, in one process or many, may share a root.
 
-    def __init__(self, store: Store) -> None:
+    publisher, reader: others that move the bytes in their own way.
+    """
+
+    def __init__(self, store: Store, publisher: Publisher | None = None, reader: Reader | None = None) -> None:
         self._store = store
-        self._publisher, self._reader = Publisher(store), Reader(store)
+        self._publisher, self._reader = publisher or Publisher(store), reader or Reader(store)
         self._pid = os.getpid()
         self._closing = False
         self._running = 0

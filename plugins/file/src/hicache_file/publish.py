@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from hicache_file.store import Store
 from hicache_file.walk import allocated
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     """A page of a batch that is to be written."""
 
     position: int
@@ -31,7 +31,7 @@ class _Wanted(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Batch:
+class Batch:
     """What one call to write has done so far."""
 
     replace: bool
@@ -61,7 +61,7 @@ class Publisher:
     ) -> list[Outcome]:
         """Store each page. Pages that there is no room for are REJECTED, the last of the batch first."""
         outcomes = [Outcome.REJECTED] * len(keys)
-        wanted: list[_Wanted] = []
+        wanted: list[Wanted] = []
         paths = self._store.directory.find_each(keys)
         for index, (key, page, path) in enumerate(zip(keys, pages, paths, strict=True)):
             if path is None and not legal_key(key):
@@ -69,7 +69,7 @@ class Publisher:
             if path is not None and not replace and self._is_there(path):
                 outcomes[index] = Outcome.EXISTS
             else:
-                wanted.append(_Wanted(index, key, path, page, page_nbytes(page)))
+                wanted.append(Wanted(index, key, path, page, page_nbytes(page)))
         if not wanted:
             return outcomes
         block = self._block
@@ -80,10 +80,9 @@ class Publisher:
             for one in wanted:
                 outcomes[one.position] = Outcome.TIMEOUT
             return outcomes
-        batch = _Batch(replace, deadline, rejected=len(wanted) - count)
+        batch = Batch(replace, deadline, rejected=len(wanted) - count)
         try:
-            for one in wanted[:count]:
-                outcomes[one.position] = self._write_one(one, batch)
+            self._write_each(wanted[:count], batch, outcomes)
             if self._sync_directories:
                 self._sync_places([one.key for one in wanted[:count] if outcomes[one.position]])
         finally:
@@ -107,18 +106,29 @@ class Publisher:
         self._store.note_use(path, status.st_mtime_ns, time.time_ns())
         return True
 
-    def _write_one(self, one: _Wanted, batch: _Batch) -> Outcome:
+    def _write_each(self, wanted: Sequence[Wanted], batch: Batch, outcomes: list[Outcome]) -> None:
+        """Write and publish each page there is room for; its outcome goes to its position."""
+        for one in wanted:
+            refused = self.refusal(batch)
+            outcomes[one.position] = self.told(batch, self._write_one, one) if refused is None else refused
+
+    def refusal(self, batch: Batch) -> Outcome | None:
+        """Why no further page of this batch is to be begun; None: go on."""
         if batch.full:
             batch.rejected += 1
             return Outcome.REJECTED
         if batch.deadline is not None and time.monotonic() > batch.deadline:
             return Outcome.TIMEOUT
+        return None
+
+    def told(self, batch: Batch, attempt: Callable[..., Outcome], *args: object) -> Outcome:
+        """The outcome of `attempt(*args, batch)`; where it raises OSError or LockTimeout, what that means."""
         try:
-            return self._write_and_publish(one, batch)
+            return attempt(*args, batch)
         except LockTimeout:
             return Outcome.TIMEOUT
         except OSError as error:
-            batch.full = error.errno in FULL
+            batch.full = batch.full or error.errno in FULL
             outcome = outcome_of_write(error)
             if outcome is Outcome.REJECTED:
                 batch.rejected += 1
@@ -126,12 +136,28 @@ class Publisher:
                 self._store.counters.note(error)
             return outcome
 
-    def _write_and_publish(self, one: _Wanted, batch: _Batch) -> Outcome:
+    def _write_one(self, one: Wanted, batch: Batch) -> Outcome:
+        name, fd = self._store.writer.temporary()
+        try:
+            self._fill(fd, one.page, one.nbytes)
+        except BaseException:
+            self.give_up(name, fd)
+            raise
+        return self.finish(one, name, fd, batch)
+
+    def give_up(self, name: str, fd: int) -> None:
+        """Close and remove a temporary."""
+        os.close(fd)
+        self._store.writer.remove(name)
+
+    def finish(self, one: Wanted, name: str, fd: int, batch: Batch) -> Outcome:
+        """Give a temporary that holds the page its place. Takes the descriptor and the temporary, whatever happens.
+
+        Raises OSError, LockTimeout.
+        """
         writer = self._store.writer
-        name, fd = writer.temporary()
         try:
             try:
-                self._fill(fd, one.page, one.nbytes)
                 batch.moved += one.nbytes
                 if self._sync is not None:
                     self._sync(fd)
@@ -149,7 +175,7 @@ class Publisher:
         batch.files += 1
         return Outcome.STORED
 
-    def _publish(self, name: str, one: _Wanted, batch: _Batch) -> bool:
+    def _publish(self, name: str, one: Wanted, batch: Batch) -> bool:
         """Give the temporary its place; whether it got it. Raises OSError, LockTimeout."""
         directory = self._store.directory
         try:
@@ -159,7 +185,7 @@ class Publisher:
             directory.forget(one.key.partition("/")[0])
             return self._place(name, directory.make(one.key), batch)
 
-    def _place(self, name: str, path: str, batch: _Batch) -> bool:
+    def _place(self, name: str, path: str, batch: Batch) -> bool:
         if batch.replace:
             self._store.space.replace(name, path, batch.deadline)
             return True

@@ -35,29 +35,45 @@ class Reader:
             if deadline is not None and time.monotonic() > deadline:
                 outcomes.append(Outcome.TIMEOUT)
                 continue
-            if path is None:
-                outcomes.append(Outcome.MISS)
-                continue
             try:
                 outcome, done = self._read_one(path, page, now_ns)
                 moved += done
                 outcomes.append(outcome)
-            except (FileNotFoundError, NotADirectoryError):
-                outcomes.append(Outcome.MISS)
             except OSError as error:
-                counters.note(error)
-                outcomes.append(outcome_of_read(error))
+                outcomes.append(self.told(error))
         counters.add(bytes_read=moved)
         return outcomes
 
-    def _read_one(self, path: str, page: Page, now_ns: int) -> tuple[Outcome, int]:
-        """The outcome and the bytes that were moved. Raises OSError."""
-        nbytes = page_nbytes(page)
+    def told(self, error: OSError) -> Outcome:
+        """What an error in opening or reading a page's file means."""
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return Outcome.MISS
+        self._store.counters.note(error)
+        return outcome_of_read(error)
+
+    def open_page(self, path: str | None, nbytes: int) -> tuple[int, os.stat_result] | Outcome:
+        """The descriptor of a page's file, for the caller to close; or why there is none to read. Raises OSError."""
+        if path is None:
+            return Outcome.MISS
         fd = os.open(path, self._flags, dir_fd=self._store.directory.fd)
         try:
             status = os.fstat(fd)
-            if status.st_size != nbytes or not stat.S_ISREG(status.st_mode):
-                return Outcome.CORRUPT, 0
+        except BaseException:
+            os.close(fd)
+            raise
+        if status.st_size != nbytes or not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            return Outcome.CORRUPT
+        return fd, status
+
+    def _read_one(self, path: str | None, page: Page, now_ns: int) -> tuple[Outcome, int]:
+        """The outcome and the bytes that were moved. Raises OSError."""
+        nbytes = page_nbytes(page)
+        opened = self.open_page(path, nbytes)
+        if isinstance(opened, Outcome):
+            return opened, 0
+        fd, status = opened
+        try:
             done = self._fill(fd, page, nbytes)
             if done != nbytes:
                 return Outcome.CORRUPT, done
