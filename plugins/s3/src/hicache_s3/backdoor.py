@@ -12,7 +12,7 @@ from typing import Any
 
 from hicache_core.plugin.dev_servers import DevServer
 from hicache_s3.dev_server import dev_server
-from hicache_s3.location import client_of, locate
+from hicache_s3.location import LOCAL, client_of, locate, protocol_of
 from hicache_s3.names import key_of, name_of
 from hicache_s3.options import S3Options
 
@@ -65,12 +65,11 @@ class S3BackDoor:
 class FsspecBackDoor:
     """The same over the synchronous calls of fsspec, for URLs that it opens."""
 
-    root: Path | None = None
-
     def __init__(self, options: S3Options) -> None:
         core: Any = import_module("fsspec.core")
         self._fs, root = core.url_to_fs(options.url, use_listings_cache=False, **options.storage_options)
         self._root = str(root).rstrip("/")
+        self.root = Path(self._root) if protocol_of(options.url) in LOCAL else None
 
     def raw_get(self, key: str) -> bytes | None:
         """The file's bytes, or None."""
@@ -126,6 +125,18 @@ class S3Kit:
         if client_of(options.url, options.client) == "obstore":
             return S3BackDoor(options)
         return FsspecBackDoor(options)
+
+    def kill_store(self) -> None:
+        """SIGKILL to the server."""
+        with self._lock:
+            if self._server is not None:
+                self._server.kill()
+
+    def restart_store(self) -> None:
+        """The same ports and directory again; back when it takes an object."""
+        with self._lock:
+            if self._server is not None:
+                self._server.restart()
 
     def close(self) -> None:
         """Stop the server and remove what it kept."""

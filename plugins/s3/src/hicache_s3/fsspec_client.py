@@ -8,7 +8,9 @@ whether the name was taken.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -46,13 +48,17 @@ class FsspecClient:
     def exists(self, path: str) -> bool:
         """`info`, not `exists`: fsspec's own takes every error for an absence."""
         try:
+            self._check_place(path)
             self._fs.info(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
+        except IsADirectoryError:
+            return True  # something lies there; that it is no page, a read finds out
         return True
 
     def read(self, path: str, limit: int) -> Data:
         """The start of the file."""
+        self._check_place(path)
         return self._fs.cat_file(path, start=0, end=limit)
 
     def create(self, path: str, data: Data) -> bool:
@@ -71,7 +77,8 @@ class FsspecClient:
 
     def remove(self, path: str) -> None:
         """One file."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            self._check_place(path, directory_only=True)
             self._fs.rm_file(path)
 
     def remove_all(self, paths: Sequence[str]) -> None:
@@ -81,7 +88,7 @@ class FsspecClient:
 
     def entries(self, directory: str, after: str | None) -> tuple[list[Entry], bool]:
         """fsspec lists a whole tree at a time; this is a part of it."""
-        found = self._fs.find(directory, detail=True)
+        found = {} if self._leads_out(directory) else self._fs.find(directory, detail=True)
         paths = sorted(path for path in found if after is None or path > after)
         page = [Entry(path, int(found[path]["size"] or 0), _mtime(found[path])) for path in paths[:LISTED]]
         return page, len(paths) > LISTED
@@ -97,6 +104,21 @@ class FsspecClient:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _check_place(self, path: str, *, directory_only: bool = False) -> None:
+        """Local: what is no plain file in a directory of ours is no page. Raises NotADirectoryError for a directory that
+        leads elsewhere, IsADirectoryError for a link, a pipe or a directory in a page's place."""
+        if not self._local:
+            return
+        parent = path.rpartition("/")[0]
+        if self._leads_out(parent):
+            raise NotADirectoryError(errno.ENOTDIR, "a link in place of a directory of the store", parent)
+        if not directory_only and not stat.S_ISREG(os.lstat(path).st_mode):
+            raise IsADirectoryError(errno.EISDIR, "no plain file in the place of a page", path)
+
+    def _leads_out(self, directory: str) -> bool:
+        """Whether a directory of the store was replaced by a link; the root itself may be one."""
+        return self._local and directory != self.root and os.path.islink(directory)
 
     def _under(self, name: str) -> str:
         return f"{self.root}/{name}" if self.root else name
@@ -126,12 +148,14 @@ class FsspecClient:
     def _move(self, temporary: str, path: str) -> None:
         self._directory(path)
         if self._local:
+            self._check_place(path, directory_only=True)
             os.replace(temporary, path)
         else:
             self._fs.mv(temporary, path)
 
     def _link(self, temporary: str, path: str) -> None:
         self._directory(path)
+        self._check_place(path, directory_only=True)
         os.link(temporary, path, follow_symlinks=False)
 
     def _directory(self, path: str) -> None:
