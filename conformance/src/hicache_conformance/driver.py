@@ -24,6 +24,9 @@ from hicache_core.types import (
     Slots,
 )
 
+_FEW = 16
+"""Pages of a call up to which each is registered by itself."""
+
 
 def make_backend(spec: BackendSpec, options: Any, context: OpenContext) -> object:
     """Import the factory and build the backend object, as a session does when it opens."""
@@ -193,9 +196,14 @@ class Driver:
 
     @contextmanager
     def _lent(self, pages: Sequence[Lent]) -> Iterator[None]:
-        """Registers the pages' memory for one call, where the store wants that; each page once."""
+        """Registers the pages' memory for one call, where the store wants that; each page once.
+
+        Not that of large batches: there it costs more than the call, and a store must take what is not registered
+        too, since the core lends it the buffers of whoever calls `session.set`.
+        """
         wanted = self.capabilities.registration == "region" and self.has("register_region")
         once = {id(page): page for page in pages if page.spans}
+        wanted = wanted and len(once) <= _FEW
         regions = [page.region() for page in once.values()] if wanted else []
         try:
             for region in regions:

@@ -14,7 +14,7 @@ from hicache_conformance.driver import Driver
 from hicache_conformance.harness import Harness
 from hicache_conformance.verdict import NotApplicable, check
 
-_ROUNDS = 10
+_ROUNDS, _TIMES = 6, 6
 _OBJECTS_PER_ROUND = 1 << 10
 """Bytes of Python objects that may stay after a round of a dozen calls: less than a small dict for each."""
 _PAGES = 3
@@ -54,7 +54,7 @@ def repeated_calls_leave_no_objects(h: Harness) -> None:
         tracemalloc.start()
     try:
         sizes = []
-        for _ in range(4):
+        for _ in range(_TIMES):
             for _ in range(_ROUNDS):
                 work()
             gc.collect()
@@ -77,7 +77,7 @@ def repeated_calls_leave_no_pages_in_memory(h: Harness) -> None:
     shape = h.shape(2, _PAGE)
     work = _a_round(h, store, h.keys(_PAGES), shape)
     sizes = []
-    for _ in range(4):
+    for _ in range(_TIMES):
         for _ in range(_ROUNDS):
             work()
         sizes.append(_resident())
