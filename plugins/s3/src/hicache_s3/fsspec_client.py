@@ -106,8 +106,11 @@ class FsspecClient:
         """Nothing is held."""
 
     def _check_place(self, path: str, *, directory_only: bool = False) -> None:
-        """Local: what is no plain file in a directory of ours is no page. Raises NotADirectoryError for a directory that
-        leads elsewhere, IsADirectoryError for a link, a pipe or a directory in a page's place."""
+        """Local: what is no plain file in a directory of ours is no page.
+
+        Raises NotADirectoryError for a directory that leads elsewhere, IsADirectoryError for a link, a pipe or a
+        directory in a page's place.
+        """
         if not self._local:
             return
         parent = path.rpartition("/")[0]
