@@ -26,7 +26,8 @@ class BackDoor(Protocol):
     """Raw access to what is stored. Keys are physical keys; bytes are whole objects, the seal first.
 
     An optional attribute `page_files = False` says that pages are parts of larger files: cases that plant something
-    in the place of a page's file then do not apply.
+    in the place of a page's file then do not apply. `empty_objects = False`: the store holds no object without bytes,
+    so a page cut to nothing is cut to one byte instead.
     """
 
     root: Path | None

@@ -22,6 +22,7 @@ class MooncakeBackDoor:
     """Whole objects by the SDK's simplest calls."""
 
     root: Path | None = None
+    empty_objects = False
 
     def __init__(self, client: Client, metrics_address: str) -> None:
         self._sdk, self._metrics_address = client.sdk, metrics_address
@@ -37,10 +38,7 @@ class MooncakeBackDoor:
         return data
 
     def raw_set(self, key: str, data: bytes) -> None:
-        """Put exactly these bytes there. An object without bytes cannot be: none is then left."""
-        if not data:
-            self._sdk.remove(key, True)
-            return
+        """Put exactly these bytes there, at least one."""
         code = self._sdk.upsert(key, data)
         if code != 0:
             raise StorageError(f"raw set of {key!r}, {len(data)} bytes: {told(code)}")
