@@ -75,6 +75,9 @@ def conformance(
             "--sglang-class", metavar="MODULE:CLASS", help="judge a storage class of SGLang in place of NAME"
         ),
     ] = None,
+    by_itself: Annotated[
+        bool, typer.Option("--by-itself", help="of --sglang-class: without the levels, which take minutes")
+    ] = False,
 ) -> None:
     """Judge a backend against the contract. Exit code 1 where a case does not hold."""
     try:
@@ -92,7 +95,12 @@ def conformance(
 
         raise typer.Exit(
             run_judge(
-                sglang_class, split_assignments(option or []), json_path=json_path, levels=level or None, seed=seed
+                sglang_class,
+                split_assignments(option or []),
+                json_path=json_path,
+                levels=level or None,
+                seed=seed,
+                by_itself=by_itself,
             )
         )
     assert backend is not None

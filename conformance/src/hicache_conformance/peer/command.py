@@ -29,12 +29,14 @@ def run_judge(
     json_path: str | None = None,
     levels: Iterable[str] | None = None,
     seed: int | None = None,
+    by_itself: bool = False,
     console: Console | None = None,
 ) -> int:
     """Judge a class of SGLang and show what was found.
 
     options: of the backend `sglang`, as text; `{directory}` in extra_config and environment stands for a fresh
-    directory. None for a class that comes with SGLang: its kit has them. Returns 0 (nothing found), 1 (findings), 2
+    directory. None for a class that comes with SGLang: its kit has them. by_itself: without the levels.
+    Returns 0 (nothing found), 1 (findings), 2
     (unknown class or option) or 3 (it cannot be constructed).
     """
     complain = console or Console(stderr=True)
@@ -45,7 +47,8 @@ def run_judge(
         typed = _typed(sglang_class, options)
         find_class(parse_options(SglangOptions, {"sglang_class": sglang_class, **typed}))
         with tidy_hypothesis():
-            report = judge(kit_for(sglang_class, typed), levels=tuple(levels) if levels else None, seed=seed)
+            chosen = tuple(levels) if levels else None
+            report = judge(kit_for(sglang_class, typed), levels=chosen, seed=seed, contract=not by_itself)
         if json_path is not None:
             write_json(report.as_dict(), json_path)
     except (HiCacheError, OSError) as error:
