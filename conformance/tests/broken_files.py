@@ -308,13 +308,10 @@ class ServesFromMemory(TinyFiles):
         return Outcome.HIT
 
 
-class SaltsItsNames(TinyFiles):
-    """File names come from hash(), so that each process has its own."""
+class SaltsItsNames(NamesByHash):
+    """The same, between processes that live at once."""
 
     caught_by = "what_one_process_wrote_every_process_reads"
-
-    def path(self, key):
-        return TinyFiles.path(self, key).with_name(f"{hash(key):x}")
 
 
 class OneProcessOnly(TinyFiles):
@@ -379,14 +376,10 @@ class StoresEncoded(TinyFiles):
         return outcome
 
 
-class MissesWhatGrew(TinyFiles):
+class MissesWhatGrew(RefusesToReplaceNothing):
     """A page with bytes behind it is a MISS, and its set EXISTS: it is never healed."""
 
     caught_by = "a_page_that_grew_is_a_miss_and_heals"
-
-    def get(self, key, page):
-        outcome = TinyFiles.get(self, key, page)
-        return Outcome.MISS if outcome is Outcome.CORRUPT else outcome
 
 
 class MissIsAnError(TinyFiles):
