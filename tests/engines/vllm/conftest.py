@@ -16,13 +16,12 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hicache_core.adapters import vllm_plugin
-from hicache_core.types import Outcome
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 SET_UP = (
@@ -333,50 +332,18 @@ def job_of(job_id: int, keys: Sequence[bytes], chunks: Sequence[int], *, promoti
     return made(job_id, list(keys), np.array(list(chunks), np.int32), promotion, context)
 
 
-class HeldStore:
-    """A store in memory. Calls of the hooks in `held` wait inside until `release` is set; `entered` counts them."""
-
-    opened: ClassVar[list[HeldStore]] = []
-
-    def __init__(self) -> None:
-        self.pages: dict[str, bytes] = {}
-        self.held: set[str] = set()
-        self.release = threading.Event()
-        self.entered = threading.Semaphore(0)
-        self.fails: set[str] = set()
-        HeldStore.opened.append(self)
-
-    def _hold(self, hook: str) -> None:
-        if hook in self.held:
-            self.entered.release()
-            assert self.release.wait(BOUND)
-        if hook in self.fails:
-            raise RuntimeError("the store has had enough")
-
-    def batch_exists(self, keys: Sequence[str]) -> int:
-        self._hold("batch_exists")
-        return next((i for i, key in enumerate(keys) if key not in self.pages), len(keys))
-
-    def batch_get(self, keys: Sequence[str], pages: Sequence[Any]) -> list[Outcome]:
-        found = [self.pages.get(key) for key in keys]
-        self._hold("batch_get")
-        for data, page in zip(found, pages, strict=True):
-            for buffer in page if data is not None else ():
-                buffer[:], data = data[: len(buffer)], data[len(buffer) :]
-        return [Outcome.MISS if data is None else Outcome.HIT for data in found]
-
-    def batch_set(self, keys: Sequence[str], pages: Sequence[Any]) -> list[Outcome]:
-        self._hold("batch_set")
-        self.pages.update((key, b"".join(page)) for key, page in zip(keys, pages, strict=True))
-        return [Outcome.STORED] * len(keys)
-
-    def close(self) -> None:
-        self.release.set()
+def _module_beside(name: str, file: str) -> Any:
+    """A module of this folder under a name that a `dynamic` backend can import."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(file))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-STORES = types.ModuleType("hicache_vllm_test_stores")
-STORES.HeldStore = HeldStore  # type: ignore[attr-defined]
-sys.modules[STORES.__name__] = STORES
+STORES = _module_beside("hicache_vllm_test_stores", "held_store.py")
+HeldStore = STORES.HeldStore
 HELD_TIER = {
     "backend": "dynamic",
     "options": {"module": STORES.__name__, "class_name": "HeldStore"},
@@ -392,10 +359,10 @@ def page_files(root: Path) -> list[Path]:
 
 
 @pytest.fixture
-def held(start: Callable[..., Engine], tmp_path: Path) -> Iterator[Callable[..., tuple[Engine, HeldStore]]]:
+def held(start: Callable[..., Engine], tmp_path: Path) -> Iterator[Callable[..., tuple[Engine, Any]]]:
     """Makes an engine over a store that can be told to hang, with short deadlines."""
 
-    def make(**changes: Any) -> tuple[Engine, HeldStore]:
+    def make(**changes: Any) -> tuple[Engine, Any]:
         engine = start(file_tier(tmp_path) | HELD_TIER | changes)
         return engine, HeldStore.opened[-1]
 
