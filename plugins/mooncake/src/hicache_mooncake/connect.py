@@ -133,7 +133,6 @@ def _variables(options: MooncakeOptions) -> dict[str, str]:
         "MC_RPC_TIMEOUT_MS": str(int(options.rpc_timeout * 1000)),
         "MC_RPC_CONNECT_TIMEOUT_MS": str(int(options.connect_timeout * 1000)),
         "MC_STORE_CLIENT_SETUP_RETRIES": "2",
-        "MC_LOG_LEVEL": "WARNING",  # else a dozen lines on stderr for each store that is opened
     }
     if options.ssd_offload_path:
         wanted |= {

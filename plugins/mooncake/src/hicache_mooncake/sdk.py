@@ -18,7 +18,8 @@ _environment = threading.RLock()
 def load_sdk() -> Any:
     """The module `mooncake.store`. Raises MissingDependencyError with the line that mends it."""
     try:
-        return importlib.import_module("mooncake.store")
+        with environment({"MC_LOG_LEVEL": "WARNING"}):  # else a dozen lines on stderr for each store that is opened
+            return importlib.import_module("mooncake.store")
     except ImportError as error:
         raise MissingDependencyError(missing_text(error)) from error
 
