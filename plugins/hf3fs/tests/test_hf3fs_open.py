@@ -82,7 +82,7 @@ def test_links_in_the_place_of_our_own_are_not_followed(tmp_path, name):
 def test_what_lies_in_the_place_of_a_slot_file_is_no_slot_file(store, root, tmp_path, kind):
     victim = tmp_path / "victim"
     victim.write_bytes(b"mine")
-    path = root / "slots" / "4096"
+    path = root / "slots" / "4096.0"
     {"link": lambda: path.symlink_to(victim), "fifo": lambda: os.mkfifo(path), "directory": path.mkdir}[kind]()
     assert store.set(store.key(1)) == [Outcome.UNAVAILABLE]
     assert store.set(store.key(2), value=bytes(9000)) == [Outcome.STORED]

@@ -13,7 +13,7 @@ from typing import Any
 from hicache_core.plugin.dev_servers import DevServer
 from hicache_hf3fs.dev_server import dev_server
 from hicache_hf3fs.emulator import install_emulator
-from hicache_hf3fs.index.interface import SLOT_UNIT
+from hicache_hf3fs.index.interface import SLOT_UNIT, place
 from hicache_hf3fs.index.schema import DATABASE
 from hicache_hf3fs.options import Hf3fsOptions
 
@@ -34,8 +34,9 @@ class Hf3fsBackDoor:
             row = connection.execute("SELECT slot_bytes, slot, nbytes FROM pages WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
-        with open(self._slots / str(row[0]), "rb") as file:
-            return os.pread(file.fileno(), row[2], row[0] * row[1])
+        stripe, at = place(row[1])
+        with open(self._slots / f"{row[0]}.{stripe}", "rb") as file:
+            return os.pread(file.fileno(), row[2], row[0] * at)
 
     def raw_set(self, key: str, data: bytes) -> None:
         """Put exactly these bytes under the key: into its slot where they fit, else into a new one."""
@@ -45,10 +46,10 @@ class Hf3fsBackDoor:
             if row is None or len(data) > row[1]:
                 row = self._other_slot(connection, key, len(data))
             connection.execute("UPDATE pages SET nbytes = ? WHERE id = ?", (len(data), row[0]))
-            with open(self._slots / str(row[1]), "ab") as file:
-                pass
-            with open(self._slots / str(row[1]), "r+b") as file:
-                os.pwrite(file.fileno(), data, row[1] * row[2])
+            stripe, at = place(row[2])
+            fd = os.open(self._slots / f"{row[1]}.{stripe}", os.O_WRONLY | os.O_CREAT, 0o600)
+            os.pwrite(fd, data, row[1] * at)
+            os.close(fd)
             connection.execute("COMMIT")
 
     def raw_delete(self, key: str) -> bool:

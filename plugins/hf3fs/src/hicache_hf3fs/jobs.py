@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hicache_core.types import Buffer, Outcome, Page
-from hicache_hf3fs.index.interface import Slot
+from hicache_hf3fs.index.interface import STRIPE_SLOTS, Slot, place
 
 IOV_MAX = 1024
 """Buffers in one preadv or pwritev call, at most (Linux: UIO_MAXIOV)."""
@@ -34,7 +34,12 @@ class Job:
     @property
     def offset(self) -> int:
         """Where the slot begins in its file."""
-        return self.slot * self.slot_bytes
+        return place(self.slot)[1] * self.slot_bytes
+
+    @property
+    def file(self) -> tuple[int, int]:
+        """(slot_bytes, number of the file)."""
+        return self.slot_bytes, place(self.slot)[0]
 
     def fail(self, outcome: Outcome) -> None:
         """Note the first thing that went wrong."""
@@ -51,9 +56,9 @@ class Run:
     nbytes: int
 
     @property
-    def slot_bytes(self) -> int:
+    def file(self) -> tuple[int, int]:
         """The file."""
-        return self.jobs[0].slot_bytes
+        return self.jobs[0].file
 
     @property
     def offset(self) -> int:
@@ -92,6 +97,7 @@ def runs(jobs: Sequence[Job], gap: Buffer) -> Iterator[Run]:
             if (
                 job.slot_bytes == last.slot_bytes
                 and job.slot == last.slot + 1
+                and job.slot % STRIPE_SLOTS
                 and len(run.buffers) + len(job.page) + 1 <= IOV_MAX
                 and run.nbytes + job.nbytes <= _RUN_BYTES
                 and rest <= len(gap)

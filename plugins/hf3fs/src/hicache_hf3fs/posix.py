@@ -68,8 +68,8 @@ class PosixMover:
     def _move_run(self, run: Run, vector: _Vector, short: Outcome) -> int:
         offset = run.offset
         if vector is os.pwritev:
-            self._files.reach(run.slot_bytes, offset + run.nbytes)
-        fd = self._files.fd(run.slot_bytes)
+            self._files.reach(run.file, offset + run.nbytes)
+        fd = self._files.fd(run.file)
         done = vector(fd, run.buffers, offset) if len(run.buffers) <= IOV_MAX else 0
         if done < run.nbytes:
             done = _the_rest(vector, fd, run.buffers, offset, done, run.nbytes)

@@ -1,4 +1,4 @@
-"""The files that hold the slots, one for each size of slot: `slots/<slot bytes>`, sparse, made longer in large steps.
+"""The files that hold the slots, `slots/<slot bytes>.<0 … 3>`, sparse, made longer in large steps.
 
 A length that is there before the bytes matters on 3FS, where the length of a file is told late to other clients;
 elsewhere it is advisory, since a write makes the file longer by itself.
@@ -13,12 +13,15 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from typing import TypeAlias
 
-from hicache_hf3fs.index.interface import Slot
+from hicache_hf3fs.index.interface import Slot, place
 from hicache_hf3fs.root import FILE_MODE, Root
 
 MAX_FILES = 512
-"""Sizes of slots in one store. A cache has a handful: one for each kind of pool."""
+"""Open files of one store. A cache has four for each kind of pool."""
+File: TypeAlias = tuple[int, int]
+"""(slot_bytes, number)."""
 _STEP_BYTES = 1 << 30
 _PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -37,40 +40,40 @@ class SlotFiles:
         self._directory = root.subdirectory("slots")
         self.path = f"{root.path}/slots"
         self._on_open, self._on_close = on_open, on_close
-        self._fds: dict[int, int] = {}
-        self._lengths: dict[int, int] = {}
+        self._fds: dict[File, int] = {}
+        self._lengths: dict[File, int] = {}
         self._lock = threading.Lock()
         self.can_punch = True
         """False once the file system has said that it cannot give back the blocks of a slot."""
 
-    def fd(self, slot_bytes: int) -> int:
-        """The descriptor of a slot size's file, made where it is missing. Raises OSError."""
-        fd = self._fds.get(slot_bytes)
-        return self._open(slot_bytes) if fd is None else fd
+    def fd(self, file: File) -> int:
+        """The descriptor of a file, made where it is missing. Raises OSError."""
+        fd = self._fds.get(file)
+        return self._open(file) if fd is None else fd
 
-    def _open(self, slot_bytes: int) -> int:
+    def _open(self, file: File) -> int:
         with self._lock:
-            if slot_bytes in self._fds:
-                return self._fds[slot_bytes]
+            if file in self._fds:
+                return self._fds[file]
             if self._directory < 0 or len(self._fds) >= MAX_FILES:
-                raise OSError(errno.EMFILE, f"{len(self._fds)} sizes of slots are open, no more are taken")
+                raise OSError(errno.EMFILE, f"{len(self._fds)} slot files are open, no more sizes of page are taken")
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-            fd = os.open(str(slot_bytes), flags, FILE_MODE, dir_fd=self._directory)
+            fd = os.open(f"{file[0]}.{file[1]}", flags, FILE_MODE, dir_fd=self._directory)
             try:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
-                    raise OSError(errno.EINVAL, f"{self.path}/{slot_bytes} is no regular file")
+                    raise OSError(errno.EINVAL, f"{self.path}/{file[0]}.{file[1]} is no regular file")
                 self._on_open(fd)
             except BaseException:
                 os.close(fd)
                 raise
-            self._fds[slot_bytes] = fd
+            self._fds[file] = fd
             return fd
 
-    def reach(self, slot_bytes: int, end: int) -> None:
+    def reach(self, file: File, end: int) -> None:
         """Make the file at least `end` bytes long. Raises OSError (EFBIG, ENOSPC) where it cannot be."""
-        if self._lengths.get(slot_bytes, 0) >= end:
+        if self._lengths.get(file, 0) >= end:
             return
-        fd = self.fd(slot_bytes)
+        fd = self.fd(file)
         with self._lock:
             length = os.fstat(fd).st_size
             if length < end and _locked(fd):
@@ -82,22 +85,23 @@ class SlotFiles:
                         os.ftruncate(fd, length)
                 finally:
                     fcntl.flock(fd, fcntl.LOCK_UN)
-            self._lengths[slot_bytes] = length
+            self._lengths[file] = length
 
     def punch(self, slot: Slot) -> None:
         """Give the blocks of a slot back to the file system. Raises OSError; `can_punch` is False where it cannot."""
         slot_bytes, number = slot
-        offset, length = ctypes.c_int64(number * slot_bytes), ctypes.c_int64(slot_bytes)
-        if _libc.fallocate(self.fd(slot_bytes), _PUNCH, offset, length):
+        stripe, at = place(number)
+        offset, length = ctypes.c_int64(at * slot_bytes), ctypes.c_int64(slot_bytes)
+        if _libc.fallocate(self.fd((slot_bytes, stripe)), _PUNCH, offset, length):
             code = ctypes.get_errno()
             if code in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
                 self.can_punch = False
             raise OSError(code, os.strerror(code))
 
-    def sync(self, sizes: set[int], how: Callable[[int], None]) -> None:
-        """fsync or fdatasync the files of these sizes. Raises OSError."""
-        for slot_bytes in sizes:
-            how(self.fd(slot_bytes))
+    def sync(self, files: set[File], how: Callable[[int], None]) -> None:
+        """fsync or fdatasync these files. Raises OSError."""
+        for file in files:
+            how(self.fd(file))
 
     def close(self, *, ours: bool = True) -> None:
         """Close every file. ours False: in a forked child, which tells nobody."""

@@ -107,7 +107,7 @@ class UsrbioMover:
         ready = []
         for job in jobs:
             try:
-                self._files.reach(job.slot_bytes, job.offset + job.nbytes)
+                self._files.reach(job.file, job.offset + job.nbytes)
                 ready.append(job)
             except OSError as error:
                 self._failed(job, error)
@@ -150,7 +150,7 @@ class UsrbioMover:
         for piece in pieces:
             if piece.job.outcome is None and time.monotonic() < until and not lane.pending:
                 try:
-                    piece.fd = self._files.fd(piece.job.slot_bytes)
+                    piece.fd = self._files.fd(piece.job.file)
                     going.append(piece)
                 except OSError as error:
                     self._failed(piece.job, error)

@@ -140,7 +140,7 @@ class Writer:
         if self._sync is None:
             return
         try:
-            self._files.sync({job.slot_bytes for job in jobs if job.outcome is None}, self._sync)
+            self._files.sync({job.file for job in jobs if job.outcome is None}, self._sync)
         except OSError as error:
             self._counters.note(error)
             for job in jobs:

@@ -18,6 +18,9 @@ from hicache_hf3fs.counters import Totals
 
 SLOT_UNIT = 4096
 """Slots are a multiple of this: no two pages share a block of any file system, or of a client's cache of one."""
+STRIPES, STRIPE_SLOTS = 4, 32
+"""Slots of one size lie in so many files, this many neighbours at a time: two writers of one file wait for each other
+(the kernel locks its inode), and a batch is written by two."""
 EXISTS, FULL, WAIT = -1, -2, -3
 """In place of a slot: the key is there; no room for it; ask again when the `hollow` slots have been emptied."""
 
@@ -135,6 +138,12 @@ class Index(Protocol):
 
     def close(self, *, ours: bool = True) -> None:
         """Let go. ours False: in a forked child, which must leave the files alone."""
+
+
+def place(slot: int) -> tuple[int, int]:
+    """(number of the file, place in it in slots) of a slot."""
+    block, rest = divmod(slot, STRIPE_SLOTS)
+    return block % STRIPES, block // STRIPES * STRIPE_SLOTS + rest
 
 
 def askable(keys: Sequence[str]) -> Sequence[str]:
