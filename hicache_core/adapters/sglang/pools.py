@@ -207,9 +207,12 @@ def _memory(address: int, nbytes: int) -> memoryview:
 
 
 def _tensors(pool: Any) -> Sequence[torch.Tensor]:
-    """The pool's own memory, so that it stays while a call is under way, whatever the pool lets go of."""
-    found: list[torch.Tensor] = []
+    """The pool's own memory as bytes, each allocation once: it stays while a call is under way, whatever the pool
+    lets go of, and a store that registers memory sees no view of a view."""
+    found: dict[int, torch.Tensor] = {}
     for value in vars(pool).values() if hasattr(pool, "__dict__") else ():
         for part in value if isinstance(value, list | tuple) else (value,):
-            found += [part] if isinstance(part, torch.Tensor) and part.device.type == "cpu" else []
-    return tuple(found)
+            if isinstance(part, torch.Tensor) and part.device.type == "cpu" and part.numel():
+                storage = part.untyped_storage()
+                found.setdefault(storage.data_ptr(), torch.empty(0, dtype=torch.uint8).set_(storage))
+    return tuple(found.values())
