@@ -38,7 +38,7 @@ def test_a_dead_master_fails_at_once_and_comes_back_by_itself(serve, connect):
     keys = handle.keys(4)
     assert handle.set(keys) == [STORED] * 4
     server.processes[0].kill()
-    with pytest.raises(StorageError, match=r"did not answer|no connection"):
+    with pytest.raises(StorageError, match=r"master .* d(id|oes) not answer"):
         handle.there(keys)
     for _ in range(20):  # each would block for seconds without the latch
         with pytest.raises(StorageError):

@@ -35,10 +35,14 @@ def connect(options: MooncakeOptions) -> Client:
     if code != 0:
         store.close()
         raise OpenError(f"Mooncake's client could not be set up: {told(code)}. {_hint(options)}")
-    at = server if server is not None else None
-    latch = Latch(lambda: knock(at, options.connect_timeout) if at else "", options.retry_interval)
-    name = f"standalone client {server}" if options.standalone_address else f"master {options.master_address}"
-    return Client(store, _policy(sdk, options), latch, name, in_turn=in_turn(options))
+    kind = "standalone client" if options.standalone_address else "master"
+    name = f"Mooncake's {kind} {server or options.master_address}"
+
+    def ask() -> str:
+        trouble = knock(server, options.connect_timeout) if server is not None else ""
+        return f"{name} does not answer: {trouble}" if trouble else ""
+
+    return Client(store, _policy(sdk, options), Latch(ask, options.retry_interval), name)
 
 
 def in_turn(options: MooncakeOptions) -> bool:
