@@ -42,7 +42,7 @@ def connect(options: MooncakeOptions) -> Client:
         trouble = knock(server, options.connect_timeout) if server is not None else ""
         return f"{name} does not answer: {trouble}" if trouble else ""
 
-    return Client(store, _policy(sdk, options), Latch(ask, options.retry_interval), name)
+    return Client(store, _policy(sdk, options), Latch(ask, options.retry_interval), name, in_turn=in_turn(options))
 
 
 def in_turn(options: MooncakeOptions) -> bool:
