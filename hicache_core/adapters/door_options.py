@@ -67,8 +67,8 @@ class DoorOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     def weights_of(self, model: str, where: str) -> str:
         """The weights identity: as given, else sampled from the model's files.
 
-        model: the engine's name for it, which may be a folder. Raises IdentityError where neither says which weights
-        these are, ConfigError for files that cannot be read.
+        model: the engine's name for it, which may be a folder; empty where it has none. Raises IdentityError where
+        neither says which weights these are, ConfigError for files that cannot be read.
         """
         if self.weights:
             if not self.weights.startswith(WEIGHTS_FORMS):
@@ -78,10 +78,11 @@ class DoorOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
                 )
             return self.weights
         path = Path(self.model_path or model).expanduser()
-        if path.exists() or self.model_path:
+        if self.model_path or (model and path.exists()):
             return sampled(path)
+        which = f"the model {model!r} is no folder on this machine" if model else "the engine names no model"
         raise IdentityError(
-            f"{where}: the model {model!r} is no folder on this machine, so nothing says which weights computed a "
+            f"{where}: {which}, so nothing says which weights computed a "
             f'page, and pages of other weights would be taken for these. Add "model_path": "/folder/of/safetensors" '
             f'or "weights": "declared:NAME-AND-REVISION"'
         )

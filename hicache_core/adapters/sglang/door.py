@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from hicache_core.adapters.sglang.config import DoorConfig
+from hicache_core.adapters.sglang.config import WHERE, DoorConfig
 from hicache_core.adapters.sglang.identity import Ranks, byte_form, main_identity, rank_sharded, side_salt
 from hicache_core.adapters.sglang.indices import as_hashes, page_slots, salted
 from hicache_core.adapters.sglang.pools import EnginePool, FlatPages, NoRegions, as_bytes, has_bytes
@@ -83,9 +83,9 @@ class Door:
         options = self.config.options
         identity = main_identity(pool, form, self._model, self._weights, self.ranks, options.tenant)
         session = open_session(
-            options.choice(),
+            options.choice(WHERE),
             identity=identity,
-            settings=options.settings(),
+            settings=options.session_settings(),
             transforms=options.transforms,
             observers=options.observers,
             rank=self.ranks.rank,

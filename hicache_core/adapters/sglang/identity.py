@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hicache_core import weights
-from hicache_core.adapters.sglang.config import WHERE, DoorOptions
+from hicache_core.adapters.door_options import DoorOptions
+from hicache_core.adapters.sglang.config import WHERE
 from hicache_core.errors import ConfigError, IdentityError
 from hicache_core.namespace import Identity
 from hicache_core.types import PoolName
@@ -82,23 +82,11 @@ class Ranks:
 def weights_identity(options: DoorOptions, served: Mapping[str, Any], model_name: str) -> str:
     """Which weights compute the pages: as configured, else sampled from the model's files.
 
-    served: SGLang's own arguments. Raises ConfigError that says what to add where there are no files to look at.
+    served: SGLang's own arguments. Raises IdentityError that says what to add where there are no files to look at.
     """
-    if options.weights:
-        known = any(options.weights.startswith(form) for form in ("declared:", "sampled:", "full:"))
-        return options.weights if known else weights.declared(options.weights)
-    if options.model_path:
-        return weights.sampled(options.model_path)
     tried = [str(path) for path in (served.get("model_path"), model_name) if path]
-    for path in tried:
-        if os.path.isdir(path):
-            return weights.sampled(path)
-    looked = f"{tried[0]!r} is no local folder" if tried else "SGLang names no model path"
-    raise ConfigError(
-        f"{WHERE}: it is not known which weights compute the pages ({looked}), and pages of other weights under the "
-        f'same name would be taken for these. Add "weights": "declared:NAME-AND-REVISION" (change it whenever the '
-        f'weights change), or "model_path": a local folder with config.json and *.safetensors'
-    )
+    local = next((path for path in tried if os.path.isdir(path)), None)
+    return options.weights_of(local or next(iter(tried), ""), WHERE)
 
 
 def model_identity(options: DoorOptions, served: Mapping[str, Any], model_name: str) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hicache_core.adapters.sglang.config import DoorOptions, parse_config
+from hicache_core.adapters.sglang.config import WHERE, SGLangOptions, parse_config
 from hicache_core.adapters.sglang.identity import Ranks, model_identity, weights_identity
 from hicache_core.adapters.sglang.indices import as_hashes, page_slots, salted
-from hicache_core.errors import ConfigError, OptionError
+from hicache_core.errors import ConfigError, IdentityError, OptionError
 
 FILE = {"backend": "file", "options": {"root": "/kv"}}
 
@@ -36,12 +36,12 @@ def test_the_documented_forms_are_taken() -> None:
     }
     config = parse_config(whole)
     assert config.zero_copy
-    assert config.options.choice() == FILE
-    settings = config.options.settings()
+    assert config.options.choice(WHERE) == FILE
+    settings = config.options.session_settings()
     assert (settings.timeout, settings.seal, settings.lent_pools, settings.tenant) == (3.5, False, True, "a")
     by_url = parse_config({"hicache": {"url": "file:///kv"}})
     assert not by_url.zero_copy
-    assert by_url.options.choice() == {"url": "file:///kv"}
+    assert by_url.options.choice(WHERE) == {"url": "file:///kv"}
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_a_mistake_is_answered_with_what_to_write(extra: Any, said: list[str]) -
 def test_a_key_for_seals_comes_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"0123456789abcdef\n")
-    assert DoorOptions(backend="memory", mac_key_file=str(path)).settings().mac_key == b"0123456789abcdef"
+    assert SGLangOptions(backend="memory", mac_key_file=str(path)).session_settings().mac_key == b"0123456789abcdef"
     path.write_bytes(b"short")
     with pytest.raises(ConfigError, match="16 to 64"):
-        DoorOptions(backend="memory", mac_key_file=str(path)).settings()
+        SGLangOptions(backend="memory", mac_key_file=str(path)).session_settings()
     with pytest.raises(ConfigError, match="cannot be read"):
-        DoorOptions(backend="memory", mac_key_file=str(tmp_path / "none")).settings()
+        SGLangOptions(backend="memory", mac_key_file=str(tmp_path / "none")).session_settings()
 
 
 # -- which weights
@@ -83,27 +83,30 @@ def test_a_key_for_seals_comes_from_a_file(tmp_path: Path) -> None:
 
 def test_unknown_weights_are_refused_with_what_to_add() -> None:
     with pytest.raises(ConfigError) as caught:
-        weights_identity(DoorOptions(backend="memory"), {"model_path": "org/model"}, "org/model")
-    for part in ("'org/model' is no local folder", '"weights": "declared:', '"model_path"'):
+        weights_identity(SGLangOptions(backend="memory"), {"model_path": "org/model"}, "org/model")
+    for part in ("'org/model' is no folder on this machine", '"weights": "declared:', '"model_path"'):
         assert part in str(caught.value)
 
 
 def test_weights_are_declared_or_sampled_from_local_files(tmp_path: Path) -> None:
     first, second = _model(tmp_path / "a", b"1"), _model(tmp_path / "b", b"2")
-    plain = DoorOptions(backend="memory")
-    assert weights_identity(DoorOptions(weights="rev7"), {}, "") == "declared:rev7"
-    assert weights_identity(DoorOptions(weights="full:ab"), {}, "") == "full:ab"
+    plain = SGLangOptions(backend="memory")
+    with pytest.raises(IdentityError, match='"weights": "declared:rev7"'):
+        weights_identity(SGLangOptions(weights="rev7"), {}, "")
+    with pytest.raises(IdentityError, match="names no model"):
+        weights_identity(plain, {}, "")
+    assert weights_identity(SGLangOptions(weights="full:ab"), {}, "") == "full:ab"
     seen = weights_identity(plain, {"model_path": str(first)}, "served")
     assert seen.startswith("sampled:")
     assert seen == weights_identity(plain, {}, str(first))
-    assert seen == weights_identity(DoorOptions(model_path=str(first)), {"model_path": "org/model"}, "x")
+    assert seen == weights_identity(SGLangOptions(model_path=str(first)), {"model_path": "org/model"}, "x")
     assert seen != weights_identity(plain, {"model_path": str(second)}, "served")
 
 
 def test_the_models_name_carries_what_changes_its_numbers() -> None:
-    plain = DoorOptions(backend="memory")
+    plain = SGLangOptions(backend="memory")
     assert model_identity(plain, {"model_path": "/m/llama"}, "") == "llama"
-    assert model_identity(DoorOptions(model="own"), {}, "served") == "own"
+    assert model_identity(SGLangOptions(model="own"), {}, "served") == "own"
     assert model_identity(plain, {"quantization": None, "json_model_override_args": "{}"}, "m") == "m"
     assert model_identity(plain, {"quantization": "fp8"}, "m") != "m"
     with pytest.raises(ConfigError, match="no name"):

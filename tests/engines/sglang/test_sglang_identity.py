@@ -90,11 +90,11 @@ def test_the_served_name_is_the_model_and_the_local_path_gives_the_weights(
 @pytest.mark.parametrize(
     ("hicache", "error", "said"),
     [
-        ({"backend": "fil", "weights": "w"}, UnknownNameError, "did you mean 'file'"),
-        ({"backend": "file", "options": {"rot": "/kv"}, "weights": "w"}, OptionError, "did you mean 'root'"),
+        ({"backend": "fil", "weights": "declared:w"}, UnknownNameError, "did you mean 'file'"),
+        ({"backend": "file", "options": {"rot": "/kv"}, "weights": "declared:w"}, OptionError, "did you mean 'root'"),
         ({"backend": "file", "options": {"root": "{tmp}"}}, ConfigError, '"weights": "declared:'),
         ({"backend": "file", "options": {"root": "{tmp}"}, "wieghts": "w"}, OptionError, "did you mean 'weights'"),
-        ({"backend": "memory", "weights": "w", "transforms": ["nope"]}, UnknownNameError, "transform"),
+        ({"backend": "memory", "weights": "declared:w", "transforms": ["nope"]}, UnknownNameError, "transform"),
     ],
 )
 def test_bad_configuration_stops_the_engine_with_one_message(
