@@ -16,6 +16,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 REPORTS = REPOSITORY / ".peers" / "sglang" / "reports"
 PAGE = REPOSITORY / "docs" / "peer-conformance.md"
+REPRODUCTIONS = REPOSITORY / "conformance" / "src" / "hicache_conformance" / "peer" / "reproductions"
 SEED = "1"
 STORAGE = "sglang.srt.mem_cache.storage"
 JUDGED = {
@@ -126,8 +127,9 @@ def _section(name: str, report: dict[str, Any]) -> str:
     parts += [f"Not judged, since {reason}: {', '.join(ids)}." for reason, ids in skipped.items()]
     parts.append(_contract(report))
     for finding in report["findings"]:
-        if finding["reproduction"]:
-            parts.append(f"### {name}: {finding['defect']}\n\n```python\n{finding['reproduction'].rstrip()}\n```")
+        program = REPRODUCTIONS / name / f"{finding['case']}.py.txt"
+        if program.is_file():
+            parts.append(f"### {name}: {finding['defect']}\n\n```python\n{program.read_text().rstrip()}\n```")
     return "\n\n".join(parts)
 
 
