@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from hicache_core.errors import MisuseError
 from hicache_core.plugin.spec import hookimpl
+from hicache_core.storage.gate import Gate, tell_forked_child
 from hicache_core.types import HostPoolView, IoContext, OpenContext, Outcome, Page, PoolName, Slots
 from hicache_hf3fs.counters import Hf3fsStats
 from hicache_hf3fs.errors import IndexTimeout
@@ -20,16 +17,6 @@ from hicache_hf3fs.options import Hf3fsOptions
 
 SCAN_ENTRIES = 1024
 _CLOSE_PATIENCE_SECONDS = 5.0
-_of_this_process: weakref.WeakSet[Hf3fsBackend] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    for backend in list(_of_this_process):
-        backend.leave_to_parent()
-    _of_this_process.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def open_hf3fs(options: Hf3fsOptions, ctx: OpenContext) -> Hf3fsBackend:
@@ -43,30 +30,27 @@ class Hf3fsBackend:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pools: dict[PoolName, HostPoolView] = {}
-        self._pid = os.getpid()
-        self._closing = False
-        self._running = 0
-        self._idle = threading.Condition()
+        self._gate = Gate("hf3fs store", self._release)
         self.capabilities = store.capabilities
-        _of_this_process.add(self)
+        tell_forked_child(self)
 
     @hookimpl
     def batch_exists(self, keys: Sequence[str], ctx: IoContext) -> int:
         """Length of the run of leading keys that the index has."""
-        with self._call():
+        with self._gate.call():
             rows = self._store.index.lookup(askable(keys), ctx.deadline).rows
             return next((count for count, row in enumerate(rows) if row is None), len(rows))
 
     @hookimpl
     def batch_contains(self, keys: Sequence[str], ctx: IoContext) -> list[bool]:
         """For each key whether the index has it."""
-        with self._call():
+        with self._gate.call():
             return [row is not None for row in self._store.index.lookup(askable(keys), ctx.deadline).rows]
 
     @hookimpl
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Read each slot into its page's buffers."""
-        with self._call():
+        with self._gate.call():
             try:
                 return self._store.reader.read(keys, pages, ctx.deadline)
             except IndexTimeout as error:
@@ -75,7 +59,7 @@ class Hf3fsBackend:
     @hookimpl
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Write each page to a slot of its own and then name it in the index."""
-        with self._call():
+        with self._gate.call():
             try:
                 return self._store.writer.write(keys, pages, replace=ctx.replace, deadline=ctx.deadline)
             except IndexTimeout as error:
@@ -104,7 +88,7 @@ class Hf3fsBackend:
     @hookimpl
     def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
         """Remove pages from the index; their slots are free at once."""
-        with self._call():
+        with self._gate.call():
             outcomes = [Outcome.MISS] * len(keys)
             legal = legal_positions(keys)
             gone = self._store.index.delete([keys[i] for i in legal], ctx.deadline)
@@ -116,7 +100,7 @@ class Hf3fsBackend:
     @hookimpl
     def clear(self, namespace: str) -> int:
         """Remove every page of this namespace, and give its blocks back where the file system can."""
-        with self._call():
+        with self._gate.call():
             if not legal_namespace(namespace):
                 return 0
             count = self._store.index.clear(namespace)
@@ -126,7 +110,7 @@ class Hf3fsBackend:
     @hookimpl
     def scan(self, namespace: str | None, cursor: str | None) -> tuple[list[tuple[str, int, float]], str | None]:
         """Some of the pages, in the order of their keys; the cursor is the last of them."""
-        with self._call():
+        with self._gate.call():
             if namespace is not None and not legal_namespace(namespace):
                 return [], None
             found = self._store.index.scan(namespace, cursor, SCAN_ENTRIES)
@@ -137,21 +121,17 @@ class Hf3fsBackend:
     @hookimpl
     def stats(self) -> Hf3fsStats:
         """Counts of the store and of this open one."""
-        with self._call():
+        with self._gate.call():
             return self._store.stats()
 
     @hookimpl
     def close(self) -> None:
         """Release everything; waits a little for calls that are still running, the last of which does it."""
-        with self._idle:
-            self._closing = True
-            if self._idle.wait_for(lambda: not self._running, _CLOSE_PATIENCE_SECONDS):
-                self._release()
+        self._gate.close(_CLOSE_PATIENCE_SECONDS)
 
     def leave_to_parent(self) -> None:
         """In a forked child: give up every descriptor. A lock that the parent holds would else outlive the parent."""
-        self._idle = threading.Condition()  # another thread of the parent may have held the old one
-        self._closing, self._running = True, 0
+        self._gate.abandon()
         self._store.close(ours=False)
 
     def _pages(self, slots: Slots, ctx: IoContext) -> Sequence[Page]:
@@ -171,20 +151,4 @@ class Hf3fsBackend:
 
     def _release(self) -> None:
         self._pools.clear()
-        self._store.close(ours=os.getpid() == self._pid)
-
-    @contextmanager
-    def _call(self) -> Iterator[None]:
-        with self._idle:
-            if self._closing:
-                here = "closed" if os.getpid() == self._pid else f"of process {self._pid}; a forked one opens its own"
-                raise MisuseError(f"this hf3fs store is {here}")
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._running -= 1
-                if self._closing and not self._running:
-                    self._release()
-                    self._idle.notify_all()
+        self._store.close()

@@ -8,15 +8,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
-
+from hicache_core.storage.staging import copy_bytes
 from hicache_core.types import Buffer, Page
 from hicache_hf3fs.index.interface import SLOT_UNIT, Slot
 from hicache_hf3fs.jobs import Job
 from hicache_hf3fs.sharedmemory import SharedMemory
-
-_GIL_FREE_BYTES = 128 << 10
-"""From here on a copy by numpy, which lets other threads run, is worth its call."""
 
 
 @dataclass(slots=True)
@@ -134,13 +130,7 @@ def _copy(page: Page, start: int, flat: Buffer, *, out: bool) -> None:
             continue
         nbytes = min(buffer.nbytes - start, flat.nbytes - at)
         inside, outside = buffer[start : start + nbytes], flat[at : at + nbytes]
-        if nbytes >= _GIL_FREE_BYTES:
-            target, source = (outside, inside) if out else (inside, outside)
-            np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-        elif out:
-            outside[:] = inside
-        else:
-            inside[:] = outside
+        copy_bytes(*((outside, inside) if out else (inside, outside)))
         at, start = at + nbytes, 0
         if at == flat.nbytes:
             return

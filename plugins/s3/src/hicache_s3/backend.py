@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import os
-import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from hicache_core.errors import MisuseError
 from hicache_core.plugin.spec import hookimpl
+from hicache_core.storage.gate import Gate, tell_forked_child
 from hicache_core.types import IoContext, OpenContext, Outcome, Page
 from hicache_s3.directory import Directory
 from hicache_s3.names import legal_namespace
@@ -44,53 +41,51 @@ class S3Backend:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pages, self._presence, self._directory = Pages(store), Presence(store), Directory(store)
-        self._pid = os.getpid()
-        self._closing = False
-        self._running = 0
-        self._idle = threading.Condition()
+        self._gate = Gate("s3 store", store.close)
         self.capabilities = store.capabilities
         _open.add(self)
+        tell_forked_child(self)
 
     @hookimpl
     def batch_exists(self, keys: Sequence[str], ctx: IoContext) -> int:
         """Length of the run of leading keys that have an object; all asked for at once."""
-        with self._call():
+        with self._gate.call():
             return self._presence.run_of(keys, ctx.deadline)
 
     @hookimpl
     def batch_contains(self, keys: Sequence[str], ctx: IoContext) -> list[bool]:
         """For each key whether it has an object."""
-        with self._call():
+        with self._gate.call():
             return self._presence.contains(keys, ctx.deadline)
 
     @hookimpl
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Read each object and copy it into its page's buffers."""
-        with self._call():
+        with self._gate.call():
             return self._pages.read(keys, pages, ctx.deadline, ctx.lengths)
 
     @hookimpl
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Join each page's buffers and put them as one object."""
-        with self._call():
+        with self._gate.call():
             return self._pages.write(keys, pages, ctx.deadline, replace=ctx.replace)
 
     @hookimpl
     def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
         """Remove objects."""
-        with self._call():
+        with self._gate.call():
             return self._pages.remove(keys, ctx.deadline)
 
     @hookimpl
     def clear(self, namespace: str) -> int:
         """Remove every page of this namespace."""
-        with self._call():
+        with self._gate.call():
             return self._directory.clear(namespace) if legal_namespace(namespace) else 0
 
     @hookimpl
     def scan(self, namespace: str | None, cursor: str | None) -> tuple[list[tuple[str, int, float]], str | None]:
         """One page of the server's listing, without what is no page of ours, and where to go on."""
-        with self._call():
+        with self._gate.call():
             if namespace is not None and not legal_namespace(namespace):
                 return [], None
             return self._directory.scan(namespace, cursor)
@@ -112,26 +107,10 @@ class S3Backend:
 
     @hookimpl
     def close(self) -> None:
-        """End threads and connections; waits a little for calls that are still running."""
-        if os.getpid() != self._pid:
-            return  # threads and connections are the parent's
-        with self._idle:
-            self._closing = True
-            self._idle.wait_for(lambda: not self._running, _CLOSE_PATIENCE_SECONDS)
-        self._store.close()
+        """End threads and connections; waits a little for calls that are still running, the last of which does it."""
+        if not self._gate.close(_CLOSE_PATIENCE_SECONDS):
+            self._store.threads.close()  # those without work end at once
 
-    @contextmanager
-    def _call(self) -> Iterator[None]:
-        if os.getpid() != self._pid:
-            raise MisuseError(f"this s3 store is of process {self._pid}; a forked one opens its own")
-        with self._idle:
-            if self._closing:
-                raise MisuseError("this s3 store is closed")
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._running -= 1
-                if not self._running:
-                    self._idle.notify_all()
+    def leave_to_parent(self) -> None:
+        """In a forked child: threads and connections are the parent's."""
+        self._gate.abandon()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
+from hicache_core.storage.staging import copy_bytes
 from hicache_core.types import Outcome, Page
 from hicache_s3.daemon_pool import DaemonPool
 from hicache_s3.failures import outcome_of_read, outcome_of_write, short
@@ -17,8 +16,6 @@ from hicache_s3.names import name_of
 from hicache_s3.opening import Store
 from hicache_s3.sweep import Over, Sweep
 
-_HOLDS_THE_GIL_BELOW = 128 << 10
-"""A memoryview assignment is faster below, numpy.copyto (which releases the GIL) from there on."""
 _GIVES_UP_AFTER = 4
 """Failures of a call, without one success, after which its other pages are not tried: the server is not there."""
 _BROKEN = frozenset({Outcome.UNAVAILABLE, Outcome.TIMEOUT})
@@ -197,8 +194,5 @@ def _scatter(data: memoryview, page: Page) -> None:
     start = 0
     for buffer in page:
         piece = data[start : start + len(buffer)]
-        if len(piece) < _HOLDS_THE_GIL_BELOW:
-            buffer[: len(piece)] = piece
-        else:
-            np.copyto(np.frombuffer(buffer, np.uint8, len(piece)), np.frombuffer(piece, np.uint8))
+        copy_bytes(buffer[: len(piece)], piece)
         start += len(piece)
