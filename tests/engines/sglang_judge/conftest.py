@@ -17,7 +17,8 @@ SET_UP = "SGLang is not importable here: tools/peers/sglang.sh; . .peers/sglang/
 @pytest.fixture
 def sglang() -> None:
     """Skips where SGLang does not import, with the commands that change it."""
-    if importlib.util.find_spec("sglang") is None or importlib.util.find_spec("torch") is None:
+    needed = ("sglang", "torch", "orjson", "transformers")  # the last two: a wheel alone on the path is not enough
+    if any(importlib.util.find_spec(module) is None for module in needed):
         pytest.skip(SET_UP.format("tests/engines/sglang_judge"))
 
 
