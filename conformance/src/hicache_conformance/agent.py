@@ -25,6 +25,9 @@ def main(path: str) -> None:
     setup = json.loads(Path(path).read_text())
     sys.path[:] = setup["path"]
     target = _target(setup)
+    before_fork = getattr(target.kit, "before_fork", None)
+    if before_fork is not None:
+        before_fork(setup["options"])
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -27,7 +27,8 @@ class BackDoor(Protocol):
 
     An optional attribute `page_files = False` says that pages are parts of larger files: cases that plant something
     in the place of a page's file then do not apply. `empty_objects = False`: the store holds no object without bytes,
-    so a page cut to nothing is cut to one byte instead.
+    so a page cut to nothing is cut to one byte instead. `name_of(key) -> str`: the store keeps no keys but only, say,
+    their hashes; raw_list then lists those names.
     """
 
     root: Path | None
@@ -59,6 +60,8 @@ class StoreKit(Protocol):
       store dies; a store that lives in this process or in plain files has neither.
     * `enter_process(options: Mapping[str, Any]) -> None`: called in every other process before it opens the store
       with these options; a kit whose client is a fake puts it in place here.
+    * `before_fork(options: Mapping[str, Any]) -> None`: called once in the process from which those are forked; a kit
+      whose SDK takes seconds to import does so here. It must start no thread.
     """
 
     def throwaway(self, directory: Path) -> dict[str, Any]:

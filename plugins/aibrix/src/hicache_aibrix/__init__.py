@@ -1,0 +1,1 @@
+"""Storage backend `aibrix`: pages in AIBrix KVCache, through its SHFS and ROCKSDB connectors."""

@@ -1,0 +1,38 @@
+"""AIBrix's ROCKSDB connector, built from options instead of the process's environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hicache_aibrix.options import AibrixOptions
+from hicache_aibrix.pool import DaemonPool
+from hicache_aibrix.sdk import Sdk
+from hicache_core.errors import OpenError
+
+_MIB = 1 << 20
+
+
+def make_rocksdb(sdk: Sdk, root: Path, options: AibrixOptions, pool: DaemonPool) -> Any:
+    """An open RocksDBConnector. Raises OpenError with the cause; a lock held by another process is named."""
+    settings = sdk.rocksdict.Options(raw_mode=True)
+    settings.create_if_missing(True)
+    settings.set_write_buffer_size(options.write_buffer_size or 64 * _MIB)
+    settings.set_max_total_wal_size(options.max_wal_size or 128 * _MIB)
+    settings.set_max_background_jobs(options.background_jobs or 2)
+    # A time to live of 0 is none. The database is opened so in any case: it marks every value with its time.
+    access = sdk.rocksdict.AccessType.read_write().with_ttl(options.ttl_seconds or 0)
+    connector = sdk.rocksdb(str(root), settings, access, pool)
+    status = connector.open()
+    if not status.is_ok():
+        raise OpenError(_refusal(root, str(status.value)))
+    return connector
+
+
+def _refusal(root: Path, cause: str) -> str:
+    if "lock" in cause.lower():
+        return (
+            f"the RocksDB at {root} is in use ({cause}); it belongs to one process at a time: give each process "
+            "(each rank) a root of its own, or set connector=shfs, which any number may share"
+        )
+    return f"RocksDB refused {root}: {cause}; see the file LOG there, or name another root"
