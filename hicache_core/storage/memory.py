@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Sequence
@@ -14,12 +13,11 @@ from msgspec import Meta
 from hicache_core.errors import StorageError
 from hicache_core.plugin.options import ByteSize
 from hicache_core.plugin.spec import hookimpl
+from hicache_core.storage.legality import legal_key, legal_namespace
 from hicache_core.storage.staging import copy_bytes
-from hicache_core.types import KEY_PATTERN, Capabilities, IoContext, OpenContext, Outcome, Page
+from hicache_core.types import Capabilities, IoContext, OpenContext, Outcome, Page
 
 SCAN_PAGE = 1000
-_USUAL_KEY = re.compile(r"[0-9a-f]{32}/[0-9a-f]{64}\.[0-9a-z_]{1,40}\.[0-9a-z-]{1,40}")
-"""Keys of the core; a sixth of the cost of the full rule, which any other key is held to."""
 
 CAPABILITIES = Capabilities(
     replace=True,
@@ -143,7 +141,7 @@ class MemoryBackend:
     def clear(self, namespace: str) -> int:
         """Every key under the namespace; 0 for a name that cannot be one."""
         store = self.store
-        if not _is_namespace(namespace):
+        if not legal_namespace(namespace):
             return 0
         with store.lock:
             doomed = [key for key in store.pages if key.partition("/")[0] == namespace]
@@ -155,7 +153,7 @@ class MemoryBackend:
     def scan(self, namespace: str | None, cursor: str | None) -> tuple[list[tuple[str, int, float]], str | None]:
         """By key; the cursor is the last key given."""
         store = self.store
-        if namespace is not None and not _is_namespace(namespace):
+        if namespace is not None and not legal_namespace(namespace):
             return [], None
         with store.lock:
             entries = [(key, len(data), mtime) for key, (data, mtime) in store.pages.items()]
@@ -183,7 +181,7 @@ class MemoryBackend:
         store = self.store
         if not replace and key in store.pages:
             return Outcome.EXISTS
-        if not (_USUAL_KEY.fullmatch(key) or KEY_PATTERN.fullmatch(key)):
+        if not legal_key(key):
             return Outcome.REJECTED
         data = page[0].tobytes() if len(page) == 1 else b"".join(page)
         with store.lock:
@@ -217,7 +215,3 @@ def _drop(store: MemoryStore, key: str) -> bool:
     if found is not None:
         store.used -= len(found[0])
     return found is not None
-
-
-def _is_namespace(name: str) -> bool:
-    return "/" not in name and KEY_PATTERN.fullmatch(name) is not None

@@ -1,7 +1,7 @@
 """Every key has a place of its own, and none leads out of the prefix."""
 
 import pytest
-from hicache_s3.names import CONTROL, key_of, legal_namespace, name_of
+from hicache_s3.names import CONTROL, key_of, name_of
 
 NS = "0123456789abcdef" * 2
 KEYS = [
@@ -41,8 +41,3 @@ def test_what_is_no_key_has_no_name(key):
 @pytest.mark.parametrize("name", ["a", "a/b/c", "a/B", "+/a", "a/b++c", "a/+b", f"{CONTROL}/first-writer", "", "a/"])
 def test_what_is_no_page_has_no_key(name):
     assert key_of(name) is None
-
-
-def test_namespaces():
-    assert legal_namespace(NS)
-    assert not any(map(legal_namespace, ("", "a/b", "..", "A", "+hicache", "a*")))

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from hicache_core.errors import MisuseError
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.storage.gate import Gate, tell_forked_child
+from hicache_core.storage.legality import legal_namespace, legal_positions
 from hicache_core.types import HostPoolView, IoContext, OpenContext, Outcome, Page, PoolName, Slots
 from hicache_hf3fs.counters import Hf3fsStats
 from hicache_hf3fs.errors import IndexTimeout
 from hicache_hf3fs.index.interface import askable
-from hicache_hf3fs.legality import legal_namespace, legal_positions
 from hicache_hf3fs.opening import Store, open_store
 from hicache_hf3fs.options import Hf3fsOptions
 

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from hicache_core.storage.legality import legal_positions
 from hicache_core.types import Outcome, Page
 from hicache_hf3fs.counters import Counters
 from hicache_hf3fs.errors import IndexFailure, outcome_of_write
 from hicache_hf3fs.index.interface import EXISTS, FULL, SLOT_UNIT, WAIT, Index, Placed, Slot
 from hicache_hf3fs.jobs import Job, Mover
-from hicache_hf3fs.legality import legal_positions
 from hicache_hf3fs.options import Sync
 from hicache_hf3fs.slotfiles import SlotFiles
 

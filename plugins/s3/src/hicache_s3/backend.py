@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.storage.gate import Gate, tell_forked_child
+from hicache_core.storage.legality import legal_namespace
 from hicache_core.types import IoContext, OpenContext, Outcome, Page
 from hicache_s3.directory import Directory
-from hicache_s3.names import legal_namespace
 from hicache_s3.opening import Store, open_store
 from hicache_s3.options import S3Options
 from hicache_s3.pages import Pages

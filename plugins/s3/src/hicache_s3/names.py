@@ -7,21 +7,15 @@ at `<namespace>/+`. Keys that the core builds have one slash and are the object'
 
 from __future__ import annotations
 
-import re
-
-from hicache_core.types import KEY_PATTERN
+from hicache_core.storage.legality import legal_key
 
 CONTROL = "+hicache"
 """Directory of what is not a page; no namespace contains `+`."""
-_USUAL_KEY = re.compile(r"[0-9a-f]{32}/[0-9a-f]{64}\.[0-9a-z_]{1,40}\.[0-9a-z-]{1,40}")
-"""Keys of the core; cheaper than the full rule, which any other key is held to."""
 
 
 def name_of(key: str) -> str | None:
     """The name of a key's object; None for a key outside the rule."""
-    if _USUAL_KEY.fullmatch(key):
-        return key
-    if KEY_PATTERN.fullmatch(key) is None:
+    if not legal_key(key):
         return None
     namespace, slash, rest = key.partition("/")
     return f"{namespace}/{rest.replace('/', '+') if slash else '+'}"
@@ -32,8 +26,3 @@ def key_of(name: str) -> str | None:
     namespace, slash, rest = name.partition("/")
     key = namespace if rest == "+" else f"{namespace}{slash}{rest.replace('+', '/')}"
     return key if name_of(key) == name else None
-
-
-def legal_namespace(name: str) -> bool:
-    """Whether this can be the first segment of a key."""
-    return "/" not in name and KEY_PATTERN.fullmatch(name) is not None
