@@ -42,6 +42,12 @@ DOORS: dict[str, EngineDoor] = {
             ("0.24.0", "0.27.0", "0.33.0"),
             guide="docs/guides/vllm.md",
         ),
+        EngineDoor(
+            "lmcache",
+            '--l2-adapter with "type": "plugin", hicache_core.adapters.lmcache:HiCacheL2Adapter',
+            ("0.5.6",),
+            guide="docs/guides/lmcache.md",
+        ),
     )
 }
 """By the engine's package."""
