@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,16 @@ import numpy as np
 from hicache_core.errors import MisuseError
 from hicache_core.types import Buffer, HostPoolView
 
+_ONE_BYTE = ctypes.c_char
+
 Extent: TypeAlias = "tuple[int, int]"
 """Address and length in bytes."""
 
 
 def address_of(buffer: Buffer) -> int:
     """Where a byte buffer of at least one byte begins. Raises ValueError for one that was released."""
+    if not buffer.readonly:
+        return ctypes.addressof(_ONE_BYTE.from_buffer(buffer))  # a tenth of what numpy takes for it
     address: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
     return address
 

@@ -5,7 +5,6 @@ import pytest
 from hicache_mooncake.backdoor import MooncakeKit
 from hicache_mooncake.bounce import ARENAS, Bounce
 from hicache_mooncake.dev_server import owner_addresses
-from hicache_mooncake.memory import address_of
 from hicache_mooncake.objects import of_pages
 from hicache_mooncake.options import MooncakeOptions
 
@@ -13,6 +12,7 @@ from hicache_core.plugin.dev_servers import make_dev_server
 from hicache_core.pools.geometry import KVGeometry
 from hicache_core.pools.host import make_host_pool
 from hicache_core.pools.layouts import layout_named, pool_nbytes
+from hicache_core.storage.lent_memory import address_of
 from hicache_core.types import IoContext, Outcome
 
 HIT, STORED, REJECTED = Outcome.HIT, Outcome.STORED, Outcome.REJECTED

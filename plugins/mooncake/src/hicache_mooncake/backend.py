@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import weakref
 from collections.abc import Mapping, Sequence
 
 from hicache_core.errors import MisuseError
 from hicache_core.plugin.spec import hookimpl
+from hicache_core.storage.gate import Gate, tell_forked_child
+from hicache_core.storage.legality import legal_key, legal_namespace
 from hicache_core.storage.prefixes import restorable
 from hicache_core.types import (
-    KEY_PATTERN,
     Buffer,
     HostPoolView,
     IoContext,
@@ -25,7 +24,6 @@ from hicache_core.types import (
 from hicache_mooncake import metrics
 from hicache_mooncake.client import Client
 from hicache_mooncake.codes import delete_outcome
-from hicache_mooncake.gate import Gate
 from hicache_mooncake.lending import Lending
 from hicache_mooncake.objects import Objects, of_pages, of_pool
 from hicache_mooncake.options import MooncakeOptions
@@ -33,16 +31,6 @@ from hicache_mooncake.stats import Counters, MooncakeStats
 from hicache_mooncake.transfer import Transfers
 
 _CLOSE_PATIENCE_SECONDS = 3.0
-_of_this_process: weakref.WeakSet[MooncakeBackend] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    for backend in list(_of_this_process):
-        backend.leave_to_parent()
-    _of_this_process.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class MooncakeBackend:
@@ -54,7 +42,7 @@ class MooncakeBackend:
         self._counters = Counters()
         self._transfers = Transfers(client, self._lending, self._counters)
         self._gate = Gate("Mooncake store", self._release)
-        _of_this_process.add(self)
+        tell_forked_child(self)
 
     # -- what is there
 
@@ -172,7 +160,7 @@ class MooncakeBackend:
     def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
         """By force: a lease that a question has granted does not keep a page."""
         with self._gate.call():
-            legal = [key for key in keys if KEY_PATTERN.fullmatch(key)]
+            legal = [key for key in keys if legal_key(key)]
             first = dict.fromkeys(legal)  # of equal keys the first is there, and the others are not any more
             codes = self._client.remove(list(first)) if first else []
             left = dict(zip(first, map(delete_outcome, codes), strict=True))
@@ -187,7 +175,7 @@ class MooncakeBackend:
     def clear(self, namespace: str) -> int:
         """By one regular expression on the master."""
         with self._gate.call():
-            if not KEY_PATTERN.fullmatch(namespace) or "/" in namespace:
+            if not legal_namespace(namespace):
                 return 0
             return self._client.remove_matching(f"^{re.escape(namespace)}/")
 

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from hicache_core.storage.lent_memory import Extent
 from hicache_core.storage.staging import HOLDS_THE_GIL_BELOW
 from hicache_core.types import Outcome
-from hicache_mooncake.memory import Extent
 from hicache_mooncake.objects import Objects
 
 ARENAS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hicache_core.types import Outcome
 
 NO_ROOM, BAD_PARAMETERS = -200, -600
-NOT_READY, NOT_FOUND, ALREADY_THERE, HAS_LEASE = -703, -704, -705, -706
+NOT_READY, NOT_FOUND, ALREADY_THERE, HAS_LEASE, LEASE_EXPIRED = -703, -704, -705, -706, -707
 TRANSFER_FAILED, CHECKSUM = -800, -801
 RPC_FAILED, RPC_TIMEOUT = -900, -901
 INTERNAL = -1
@@ -25,7 +25,7 @@ NAMES = {
     NOT_FOUND: "OBJECT_NOT_FOUND",
     ALREADY_THERE: "OBJECT_ALREADY_EXISTS",
     HAS_LEASE: "OBJECT_HAS_LEASE",
-    -707: "LEASE_EXPIRED",
+    LEASE_EXPIRED: "LEASE_EXPIRED",
     TRANSFER_FAILED: "TRANSFER_FAIL",
     CHECKSUM: "CHECKSUM_MISMATCH",
     RPC_FAILED: "RPC_FAIL",
@@ -38,7 +38,7 @@ _GET = {
     BAD_PARAMETERS: Outcome.CORRUPT,  # the object is longer than the page
     CHECKSUM: Outcome.CORRUPT,
     RPC_TIMEOUT: Outcome.TIMEOUT,
-    -707: Outcome.TIMEOUT,  # its lease ran out while it was read: the bytes may be another page's by now
+    LEASE_EXPIRED: Outcome.TIMEOUT,  # its lease ran out while it was read: the bytes may be another page's by now
 }
 _SET = {
     0: Outcome.STORED,

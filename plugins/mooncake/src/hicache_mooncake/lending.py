@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from hicache_core.errors import CapacityError, MisuseError, OpenError
+from hicache_core.storage.lent_memory import Extent, LentMemory, address_of, extents_of
 from hicache_core.storage.seals import aligned_memory
 from hicache_core.types import Buffer, HostPoolView, PoolName
 from hicache_mooncake import metrics
@@ -15,7 +16,6 @@ from hicache_mooncake.bounce import Bounce
 from hicache_mooncake.client import Client
 from hicache_mooncake.codes import told
 from hicache_mooncake.connect import available_memory
-from hicache_mooncake.memory import Extent, LentMemory, address_of, extents_of
 from hicache_mooncake.options import MooncakeOptions
 
 

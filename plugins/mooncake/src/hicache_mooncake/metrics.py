@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from hicache_core.errors import StorageError
-from hicache_core.types import KEY_PATTERN
+from hicache_core.storage.legality import legal_key, legal_namespace
 from hicache_mooncake.address import parse_address
 from hicache_mooncake.client import Client
 from hicache_mooncake.options import MooncakeOptions
@@ -73,7 +73,7 @@ def scan(
 
     The master keeps no time stamps. A page of unknown age is told as a new one: no rule of age then removes it.
     """
-    if namespace is not None and ("/" in namespace or not KEY_PATTERN.fullmatch(namespace)):
+    if namespace is not None and not legal_namespace(namespace):
         return [], None
     keys = [
         key
@@ -81,7 +81,7 @@ def scan(
         if (cursor is None or key > cursor)
         and "/" in key
         and (namespace is None or key.startswith(f"{namespace}/"))
-        and KEY_PATTERN.fullmatch(key)
+        and legal_key(key)
     ]
     page = keys[:SCAN_PAGE]
     sizes = [client.size(key) for key in page]

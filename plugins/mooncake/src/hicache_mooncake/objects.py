@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hicache_core.storage.lent_memory import address_of
 from hicache_core.types import HostPoolView, Page, Slots
-from hicache_mooncake.memory import address_of
 
 
 @dataclass(slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 
 from hicache_core.errors import StorageError
-from hicache_core.types import KEY_PATTERN, IoContext, Outcome, Page
+from hicache_core.storage.legality import legal_key, legal_positions
+from hicache_core.types import IoContext, Outcome, Page
 from hicache_mooncake.client import Client
 from hicache_mooncake.codes import BAD_PARAMETERS, NOT_READY, TRANSFER_FAILED, get_outcome, set_outcome
 from hicache_mooncake.lending import Lending
@@ -16,9 +16,6 @@ from hicache_mooncake.stats import Counters
 
 WRITER_SECONDS = 0.25
 """How long a get waits for a page that another writer has begun."""
-
-_USUAL_KEY = re.compile(r"[0-9a-f]{32}/[0-9a-f]{64}\.[0-9a-z_]{1,40}\.[0-9a-z-]{1,40}")
-"""Keys of the core; a sixth of the cost of the full rule, which any other key is held to."""
 
 
 class Transfers:
@@ -76,7 +73,7 @@ class Transfers:
         outcomes = []
         for key, page in zip(keys, pages, strict=True):
             parts = [part for part in page if len(part)]
-            if not parts or not KEY_PATTERN.fullmatch(key):
+            if not parts or not legal_key(key):
                 outcomes.append(Outcome.REJECTED)
             else:
                 outcomes.append(set_outcome(self._client.upsert(key, parts)))
@@ -151,9 +148,7 @@ class Transfers:
 
 def _legal(keys: Sequence[str]) -> list[int] | None:
     """Indices of the keys that keep the rules; None: all of them."""
-    if all(map(_USUAL_KEY.fullmatch, keys)):
-        return None
-    found = [i for i, key in enumerate(keys) if KEY_PATTERN.fullmatch(key)]
+    found = legal_positions(keys)
     return None if len(found) == len(keys) else found
 
 
