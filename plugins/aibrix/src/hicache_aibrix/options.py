@@ -10,7 +10,7 @@ from msgspec import Meta
 from hicache_core.plugin.sizes import ByteSize
 from hicache_core.types import Capabilities
 
-INSTALL = "pip install 'aibrix_kvcache>=0.8,<0.9'  # Python 3.11 or 3.12; brings torch and rocksdict"
+INSTALL = "pip install 'aibrix-kvcache>=0.8,<0.9'  # Python 3.11 or 3.12; brings torch and rocksdict"
 
 ONLY_ROCKSDB = ("ttl_seconds", "write_buffer_size", "max_wal_size", "background_jobs")
 """Options that mean nothing to SHFS, and are refused there."""
