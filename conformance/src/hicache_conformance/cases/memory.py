@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -99,4 +100,4 @@ def _resident() -> int:
             pages = int(file.read().split()[1])
     except FileNotFoundError:
         raise NotApplicable("the memory of a process can only be told where /proc is there") from None
-    return pages * 4096
+    return pages * mmap.PAGESIZE
