@@ -13,6 +13,7 @@ from rich.markup import escape
 from hicache_core.cli.output import Exit, err, out, print_json, write_json
 from hicache_core.cli.running import run
 from hicache_core.errors import ConfigError
+from hicache_core.plugin.options import split_assignments
 
 from . import __version__, flags
 from .settings import EngineOptions
@@ -113,10 +114,7 @@ def tokens(
 
 @app.command(short_help="a process answers from the pages of a dead one")
 @flags.takes_engine_options(
-    only=(
-        *("model", "dtype", "device", "threads", "chunk", "page_size", "hicache_mem_layout", "hicache_io_backend"),
-        "hicache_storage_backend",
-    ),
+    only=("model", "dtype", "device", "threads", "chunk", "page_size", "hicache_mem_layout", "hicache_io_backend"),
     hicache_storage_prefetch_policy="wait_complete",
 )
 def demo(
@@ -126,6 +124,13 @@ def demo(
     ),
     rounds: Annotated[int, typer.Option("--rounds", help="answers with and without the store, in turn")] = 5,
     min_ratio: Annotated[float, typer.Option("--min-ratio", help="cold / warm time to first token, at least")] = 8.0,
+    backend: Annotated[
+        str, typer.Option("--backend", help="the store; without -o a throwaway one is made, or its server started")
+    ] = "file",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("-o", "--option", metavar="NAME=VALUE", help="an option of a store that is there; repeat it"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the report as JSON on standard output")] = False,
 ) -> None:
     """Show that one process answers from the pages of another, dead one, and that damage costs only time.
@@ -149,8 +154,8 @@ def demo(
             rounds=rounds,
             min_ratio=min_ratio,
             say=say,
-            backend=options.cache.hicache_storage_backend or "file",
-            store_options=options.cache.hicache_storage_backend_options,
+            backend=backend,
+            store_options=split_assignments(option or ()),
         ).run()
     if as_json:
         print_json(report)

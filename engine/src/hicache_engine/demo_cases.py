@@ -60,7 +60,7 @@ class Cases:
         for attempt in range(KILL_ATTEMPTS):
             place = stage.shelf.fresh(f"killed_writer_{attempt}")
             self._say("a process is killed with -9 while it writes")
-            process = stage.start("killed", [stage.life("writer", place)])
+            process = stage.start("killed", [stage.life("writer", stage.shelf.slowly(place))])
             left = kill_while_writing(process, stage.shelf, place, whole // 3)
             if 0 < left < whole:
                 break

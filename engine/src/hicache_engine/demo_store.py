@@ -41,6 +41,9 @@ class Shelf(Protocol):
     def fresh(self, name: str) -> Place:
         """A place without pages."""
 
+    def slowly(self, place: Place) -> Place:
+        """The same place, written slowly enough for its writer to be killed between two pages."""
+
     def begun(self, place: Place) -> bool:
         """Whether a process has begun to write there; asked often."""
 
@@ -67,6 +70,10 @@ class FileShelf:
     def fresh(self, name: str) -> Place:
         """See Shelf."""
         return self._place(self._out / "cases" / name)
+
+    def slowly(self, place: Place) -> Place:
+        """See Shelf: files can be counted while their writer is stopped, however fast it is."""
+        return place
 
     def begun(self, place: Place) -> bool:
         """Whether a namespace has its directory; the store's own records are in one that begins with a plus."""
@@ -149,6 +156,12 @@ class KitShelf:
         place = Place(self.backend, self._given, f"demo-{self._life}-{name}")
         self._known[place.tenant] = set(self._door.raw_list())
         return place
+
+    def slowly(self, place: Place) -> Place:
+        """See Shelf."""
+        options = {"inner": place.backend, "inner_options": dict(place.options)}
+        named = {"module": "hicache_engine.demo_trickle", "class_name": "Trickle"}
+        return Place("dynamic", named | options, place.tenant)
 
     def begun(self, place: Place) -> bool:
         """See Shelf."""
