@@ -41,11 +41,15 @@ class ContiguousClient(Protocol):
     def get(self, keys: Sequence[str], objects: Sequence[memoryview], ctx: IoContext) -> list[Stored]:
         """Fill each buffer; the stored length where it is not the buffer's says that the object is damaged."""
 
-    def remove(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
-        """Remove each object: HIT or MISS."""
-
     def close(self) -> None:
         """Release what the client holds. Called once; nothing is under way."""
+
+
+class RemovingClient(ContiguousClient, Protocol):
+    """A client that can also remove."""
+
+    def remove(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
+        """Remove each object: HIT or MISS."""
 
 
 class Arenas:
@@ -175,15 +179,6 @@ class ContiguousBackend:
         return outcomes
 
     @hookimpl
-    def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
-        """See the spec."""
-        outcomes = [Outcome.MISS] * len(keys)
-        legal = [index for index, key in enumerate(keys) if KEY_PATTERN.fullmatch(key)]
-        for index, answer in zip(legal, self._client.remove([keys[index] for index in legal], ctx), strict=True):
-            outcomes[index] = answer
-        return outcomes
-
-    @hookimpl
     def close(self) -> None:
         """See the spec. The client is closed by the last call that still uses its memory, where there is one."""
         with self._closing:
@@ -227,3 +222,20 @@ class ContiguousBackend:
                 used += -(-size // ALIGNMENT) * ALIGNMENT
             if some:
                 move(some, objects)
+
+
+class RemovingBackend(ContiguousBackend):
+    """A `ContiguousBackend` whose client can also remove."""
+
+    def __init__(self, client: RemovingClient, arenas: Arenas, *, keeps_first: bool = False) -> None:
+        super().__init__(client, arenas, keeps_first=keeps_first)
+        self._removing = client
+
+    @hookimpl
+    def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
+        """See the spec."""
+        outcomes = [Outcome.MISS] * len(keys)
+        legal = [index for index, key in enumerate(keys) if KEY_PATTERN.fullmatch(key)]
+        for index, answer in zip(legal, self._removing.remove([keys[index] for index in legal], ctx), strict=True):
+            outcomes[index] = answer
+        return outcomes

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hicache_core.storage.contiguous import Arenas, ContiguousBackend
+from hicache_core.storage.contiguous import Arenas, RemovingBackend
 from hicache_core.types import IoContext, Outcome
 
 KEYS = [f"n/{letter}" for letter in "abcdefgh"]
@@ -55,8 +55,8 @@ class Client:
         self.closed += 1
 
 
-def backend(client: Client, arenas: int = 1, nbytes: int = 256, **how: Any) -> ContiguousBackend:
-    return ContiguousBackend(client, Arenas([memoryview(bytearray(nbytes)) for _ in range(arenas)]), **how)
+def backend(client: Client, arenas: int = 1, nbytes: int = 256, **how: Any) -> RemovingBackend:
+    return RemovingBackend(client, Arenas([memoryview(bytearray(nbytes)) for _ in range(arenas)]), **how)
 
 
 def page(text: bytes) -> list[memoryview]:

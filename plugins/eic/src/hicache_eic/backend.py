@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hicache_core.errors import OpenError
-from hicache_core.storage.contiguous import Arenas, ContiguousBackend, Stored
+from hicache_core.storage.contiguous import Arenas, RemovingBackend, Stored
 from hicache_core.types import IoContext, OpenContext, Outcome
 from hicache_eic.options import HEADER_BYTES, EicOptions
 
@@ -26,7 +26,7 @@ class EicError(Exception):
     """A call that EIC did not answer as a whole; the core makes it UNAVAILABLE for its pages."""
 
 
-def open_eic(options: EicOptions, ctx: OpenContext) -> ContiguousBackend:
+def open_eic(options: EicOptions, ctx: OpenContext) -> RemovingBackend:
     """A backend on the EIC instance that the options name. Raises OpenError with the client's code."""
     import eic
 
@@ -44,7 +44,7 @@ def open_eic(options: EicOptions, ctx: OpenContext) -> ContiguousBackend:
     client = EicClient(eic, connection, options)
     if options.register_cuda_id is not None:
         client.register(arenas, options.register_cuda_id)
-    return ContiguousBackend(client, Arenas(arenas))
+    return RemovingBackend(client, Arenas(arenas))
 
 
 def _init_fields(eic: Any, options: EicOptions) -> Iterable[tuple[str, Any]]:
@@ -61,7 +61,7 @@ def _init_fields(eic: Any, options: EicOptions) -> Iterable[tuple[str, Any]]:
 
 
 class EicClient:
-    """A `ContiguousClient`. The vendor's client is used from several threads, as other engines use it."""
+    """A `RemovingClient`. The vendor's client is used from several threads, as other engines use it."""
 
     header_bytes = HEADER_BYTES
 

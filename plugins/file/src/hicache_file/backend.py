@@ -130,13 +130,17 @@ class FileBackend:
         with self._idle:
             self._closing = True
             if self._idle.wait_for(lambda: not self._running, _CLOSE_PATIENCE_SECONDS):
-                self._store.close(ours=os.getpid() == self._pid)
+                self._release(ours=os.getpid() == self._pid)
 
     def leave_to_parent(self) -> None:
         """In a forked child: give up every descriptor. A lock that the parent holds would else outlive the parent."""
         self._idle = threading.Condition()  # another thread of the parent may have held the old one
         self._closing, self._running = True, 0
-        self._store.close(ours=False)
+        self._release(ours=False)
+
+    def _release(self, *, ours: bool) -> None:
+        """Let go of everything; `ours` false in a forked child. No call is running. May come twice."""
+        self._store.close(ours=ours)
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -151,7 +155,7 @@ class FileBackend:
             with self._idle:
                 self._running -= 1
                 if self._closing and not self._running:
-                    self._store.close(ours=os.getpid() == self._pid)
+                    self._release(ours=os.getpid() == self._pid)
                     self._idle.notify_all()
 
 

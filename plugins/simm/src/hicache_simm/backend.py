@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hicache_core.errors import OpenError
-from hicache_core.storage.contiguous import Arenas, ContiguousBackend, Stored
+from hicache_core.storage.contiguous import Arenas, RemovingBackend, Stored
 from hicache_core.types import IoContext, OpenContext, Outcome
 from hicache_simm.options import SimmOptions
 
@@ -18,7 +18,7 @@ ATTEMPTS = 4
 """Reads of a key that is there and cannot be read: it may have been put or removed in between."""
 
 
-def open_simm(options: SimmOptions, ctx: OpenContext) -> ContiguousBackend:
+def open_simm(options: SimmOptions, ctx: OpenContext) -> RemovingBackend:
     """A backend on the SiMM cluster that the options name. Raises OpenError with the client's words."""
     import torch
     from simm import kv
@@ -43,11 +43,11 @@ def open_simm(options: SimmOptions, ctx: OpenContext) -> ContiguousBackend:
     client = SimmClient(
         kv, store, [(_address(m), m.nbytes, kv.register_mr(t)) for m, t in zip(memories, tensors, strict=True)]
     )
-    return ContiguousBackend(client, Arenas(memories))
+    return RemovingBackend(client, Arenas(memories))
 
 
 class SimmClient:
-    """A `ContiguousClient`. registered: (address, bytes, the client's handle) of each arena."""
+    """A `RemovingClient`. registered: (address, bytes, the client's handle) of each arena."""
 
     header_bytes = 0
 

@@ -1,0 +1,1 @@
+"""Storage backend `nixl`: pages as files or S3 objects, their bytes moved by NIXL."""
