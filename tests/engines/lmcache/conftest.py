@@ -46,6 +46,8 @@ if HAS_LMCACHE:
         from lmcache.v1.distributed.l2_adapters.config import parse_args_to_l2_adapters_config
         from lmcache.v1.distributed.storage_manager import StorageManager
 
+        import hicache_core.adapters.lmcache.connector  # noqa: F401 - imports all that would warn later
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
