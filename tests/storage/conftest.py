@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -142,6 +143,13 @@ class Kit:
         self.releases: list[threading.Event] = []
 
     identity = Identity("model", "declared:w", "float16", 16, "mha", layer_num=2, head_num=2, head_dim=2)
+
+    def until(self, there: Callable[[], object]) -> None:
+        """Wait for what announces itself by no event; fails after `bound` seconds."""
+        pause, end = threading.Event(), time.monotonic() + self.bound
+        while not there():
+            assert time.monotonic() < end, "it never came to that"
+            pause.wait(0.001)
 
     def hashes(self, count: int, start: int = 0) -> list[str]:
         return [hashlib.sha256(f"page {i}".encode()).hexdigest() for i in range(start, start + count)]

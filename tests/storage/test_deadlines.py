@@ -300,8 +300,7 @@ def test_who_closes_while_another_does_is_not_told_that_all_is_well(kit: Any) ->
     reports: list[Any] = []
     closer = threading.Thread(target=lambda: reports.append(session.close(kit.bound)))
     closer.start()
-    while not session.status().closed:
-        pass
+    kit.until(lambda: session.status().closed)
     second = session.close(0.0)
     assert not second.clean
     assert second.abandoned == 1

@@ -315,9 +315,7 @@ def test_zero_copy_into_a_lent_pool_is_waited_for_and_spares_later_calls(kit: An
     )
     waiter.start()
     assert backend.entered.acquire(timeout=kit.bound)
-    opened = threading.Event()
-    while not session.status().breakers["read"].opened:
-        assert not opened.wait(0.001)
+    kit.until(lambda: session.status().breakers["read"].opened)
     assert waiter.is_alive()
     assert session.exists(kit.hashes(1)) == 0
     backend.release.set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -217,11 +217,16 @@ def same_page(pool: Any, one: int, other: int) -> bool:
     return page_bytes(pool, one) == page_bytes(pool, other)
 
 
-def wait_until_idle(door: Any) -> None:
-    """Until no call is inside the store."""
+def wait_until(there: Callable[[], object]) -> None:
+    """Wait for what announces itself by no event; bounded."""
     pause = threading.Event()
     for _ in range(10_000):
-        if not any(door.session.status().running.values()):
+        if there():
             return
         pause.wait(0.002)
-    raise AssertionError("calls are still inside the store")
+    raise AssertionError("it never came to that")
+
+
+def wait_until_idle(door: Any) -> None:
+    """Until no call is inside the store."""
+    wait_until(lambda: not any(door.session.status().running.values()))

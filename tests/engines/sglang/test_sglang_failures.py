@@ -213,9 +213,7 @@ def test_a_read_straight_into_the_pool_is_waited_for(
     reader = threading.Thread(target=lambda: answers.append(door.batch_get_v1(keys, pools.tokens([4, 5]))))
     reader.start()
     assert stalling.entered.wait(BOUND)
-    pause = threading.Event()
-    while not door.session.status().breakers["read"].opened:  # its deadline has passed
-        assert not pause.wait(0.002)
+    pools.wait_until(lambda: door.session.status().breakers["read"].opened)  # its deadline has passed
     assert reader.is_alive()
     assert door.batch_exists(keys) == 0
     stalling.gate.set()
