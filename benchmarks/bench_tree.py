@@ -35,7 +35,8 @@ class Sglang:
 
     def __init__(self, core: str) -> None:
         self.core = core
-        command = f'. "{ENVIRONMENT}" && exec "${PEER_PY:-$SGL_PY}" "{ROOT}/benchmarks/sglang_tree_peer.py" "{PEER}" {core}'
+        script = ROOT / "benchmarks/sglang_tree_peer.py"
+        command = f'. "{ENVIRONMENT}" && exec "${{PEER_PY:-$SGL_PY}}" "{script}" "{PEER}" {core}'
         self._process = subprocess.Popen(
             ["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
