@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from hicache_hf3fs.index import batch
 from hicache_hf3fs.index.interface import FULL, WAIT, Slot
 
 _VICTIMS_AT_ONCE = 64
@@ -90,15 +91,16 @@ class Allocation:
         return int(held)
 
     def _take_free(self, slot_bytes: int, hollow: int, most: int) -> list[int]:
-        rows = self.connection.execute(
-            "SELECT slot FROM free WHERE slot_bytes = ? AND hollow = ? ORDER BY slot LIMIT ?",
+        [(text,)] = self.connection.execute(
+            "SELECT json_group_array(slot) FROM "
+            "(SELECT slot FROM free WHERE slot_bytes = ? AND hollow = ? ORDER BY slot LIMIT ?)",
             (slot_bytes, hollow, most),
-        ).fetchall()
-        slots = [slot for (slot,) in rows]
-        self.connection.executemany(
-            "DELETE FROM free WHERE slot_bytes = ? AND hollow = ? AND slot = ?",
-            [(slot_bytes, hollow, slot) for slot in slots],
         )
+        slots = batch.integers(text)
+        if slots:  # they are the lowest ones, so all up to the last of them
+            self.connection.execute(
+                "DELETE FROM free WHERE slot_bytes = ? AND hollow = ? AND slot <= ?", (slot_bytes, hollow, max(slots))
+            )
         return slots
 
     def _fresh(self, slot_bytes: int, count: int) -> list[int]:
@@ -128,13 +130,13 @@ class Allocation:
             for page, size, slot in victims:
                 if len(slots) + room // slot_bytes >= missing:
                     break
-                gone.append((page,))
+                gone.append(page)
                 if size == slot_bytes:
                     slots.append(slot)
                 else:
                     self._empty(size, [slot])
                     emptied, room = emptied + size, room + size
-            self.connection.executemany("DELETE FROM pages WHERE id = ?", gone)
+            self.connection.execute(batch.DELETE_PAGES, (batch.as_json(gone),))
             self.evicted += len(gone)
         return slots, emptied
 
@@ -168,10 +170,11 @@ class Allocation:
         self.hollow += [(slot_bytes, slot) for slot in slots]
 
     def _hold(self, slot_bytes: int, slots: Sequence[int]) -> None:
-        self.connection.executemany(
-            "INSERT INTO held VALUES (?, ?, ?, ?)",
-            [(slot_bytes, slot, self.asker.owner, self.asker.until) for slot in slots],
-        )
+        if slots:
+            self.connection.execute(
+                "INSERT INTO held SELECT ?, value, ?, ? FROM json_each(?)",
+                (slot_bytes, self.asker.owner, self.asker.until, batch.as_json(slots)),
+            )
 
 
 def renew(connection: sqlite3.Connection, ids: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
+from hicache_hf3fs.index import batch
 from hicache_hf3fs.index.interface import EXISTS, FULL, Placed, Slot
 
 _INSERT = "INSERT INTO pages(key, slot_bytes, slot, nbytes, written, used) VALUES (?, ?, ?, ?, ?, ?)"
@@ -14,21 +15,34 @@ _INSERT = "INSERT INTO pages(key, slot_bytes, slot, nbytes, written, used) VALUE
 def publish(connection: sqlite3.Connection, owner: str, placed: Sequence[Placed], *, replace: bool) -> list[int]:
     """See Index.commit. Says again what was done where it is asked again: the answer may have been lost."""
     now = time.time()
-    rows = [(key, slot_bytes, slot, nbytes, now, now) for key, slot_bytes, slot, nbytes in placed]
     if not replace:
-        # Nearly always all are ours and new: two statements for the whole batch, and nothing to look at.
+        # Nearly always all are ours and new: two statements for all pages of a size, and nothing to look at.
         connection.execute("SAVEPOINT batch")
-        let_go = connection.executemany(
-            "DELETE FROM held WHERE slot_bytes = ? AND slot = ? AND owner = ?",
-            [(one.slot_bytes, one.slot, owner) for one in placed],
-        ).rowcount
-        added = connection.executemany(f"{_INSERT} ON CONFLICT(key) DO NOTHING", rows).rowcount
-        if let_go == added == len(placed):
+        if _publish_all(connection, owner, placed, now):
             connection.execute("RELEASE batch")
             return [0] * len(placed)
         connection.execute("ROLLBACK TO batch")
         connection.execute("RELEASE batch")
     return [_publish_one(connection, owner, one, now, replace=replace) for one in placed]
+
+
+def _publish_all(connection: sqlite3.Connection, owner: str, placed: Sequence[Placed], now: float) -> bool:
+    """Whether every slot was held by us and every key new; else what was done is to be rolled back."""
+    sizes: dict[tuple[int, int], dict[str, int]] = {}
+    for key, slot_bytes, slot, nbytes in placed:
+        sizes.setdefault((slot_bytes, nbytes), {})[key] = slot
+    let_go = added = 0
+    for (slot_bytes, nbytes), slots in sizes.items():
+        let_go += connection.execute(
+            "DELETE FROM held WHERE slot_bytes = ? AND owner = ? AND slot IN (SELECT value FROM json_each(?))",
+            (slot_bytes, owner, batch.as_json(list(slots.values()))),
+        ).rowcount
+        added += connection.execute(
+            "INSERT INTO pages(key, slot_bytes, slot, nbytes, written, used) "
+            "SELECT key, ?, value, ?, ?, ? FROM json_each(?) WHERE true ON CONFLICT(key) DO NOTHING",
+            (slot_bytes, nbytes, now, now, batch.as_json(slots)),
+        ).rowcount
+    return let_go == added == len(placed)
 
 
 def _publish_one(connection: sqlite3.Connection, owner: str, one: Placed, now: float, *, replace: bool) -> int:
@@ -61,7 +75,7 @@ def release(connection: sqlite3.Connection, owner: str, slots: Sequence[Slot]) -
 def remove(connection: sqlite3.Connection, pages: Sequence[tuple[int, int, int]]) -> None:
     """Remove pages (id, slot_bytes, slot); their slots are free, and readers are told by the epoch."""
     if pages:
-        connection.executemany("DELETE FROM pages WHERE id = ?", [(page,) for page, _, _ in pages])
+        connection.execute(batch.DELETE_PAGES, (batch.as_json([page for page, _, _ in pages]),))
         free(connection, [(slot_bytes, slot) for _, slot_bytes, slot in pages])
         connection.execute("UPDATE facts SET value = value + 1 WHERE name = 'epoch'")
 

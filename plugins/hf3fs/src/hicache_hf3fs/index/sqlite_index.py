@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import msgspec
+
 from hicache_core.errors import OpenError
 from hicache_hf3fs.counters import Totals
 from hicache_hf3fs.errors import IndexFailure
-from hicache_hf3fs.index import publishing, schema
+from hicache_hf3fs.index import batch, publishing, schema
 from hicache_hf3fs.index.allocation import Allocation, Asker, renew
 from hicache_hf3fs.index.connections import Connections
 from hicache_hf3fs.index.interface import EXISTS, Found, Listed, Placed, Reservation, Row, Slot
@@ -21,6 +23,12 @@ from hicache_hf3fs.root import FILE_MODE, Root
 
 _KEYS_AT_ONCE = 512
 _LOST_BY_POWER_CUT_SECONDS = 300.0
+_LOOKUP = """
+    SELECT (SELECT value FROM facts WHERE name = 'epoch'),
+      json_group_array(json_array(key, json_array(id, slot_bytes, slot, nbytes, used)))
+    FROM pages WHERE key IN (SELECT value FROM json_each(?))"""
+_STILL = "SELECT json_group_array(id) FROM pages WHERE id IN (SELECT value FROM json_each(?))"
+_rows = msgspec.json.Decoder(list[tuple[str, Row]]).decode
 
 
 class SqliteIndex:
@@ -50,6 +58,7 @@ class SqliteIndex:
                 self._connections = Connections(os.path.join(directory.path, schema.DATABASE), durable=durable)
                 undo.callback(self._connections.close, ours=True)
                 with self._connections.writing(None) as connection:
+                    batch.check_json(connection)
                     self.store_id = schema.make(connection)
                     if forget:
                         schema.forget_what_a_power_cut_took(connection, _boot_id(), _LOST_BY_POWER_CUT_SECONDS)
@@ -71,17 +80,9 @@ class SqliteIndex:
 
     def lookup(self, keys: Sequence[str], deadline: float | None = None) -> Found:
         """See Index."""
-        found: dict[str, Row] = {}
         with self._connections.reading() as connection:
-            epoch = _epoch(connection)
-            for part in _parts(keys):
-                marks = ",".join("?" * len(part))
-                found |= {
-                    key: Row(*row)
-                    for key, *row in connection.execute(
-                        f"SELECT key, id, slot_bytes, slot, nbytes, used FROM pages WHERE key IN ({marks})", part
-                    )
-                }
+            epoch, text = connection.execute(_LOOKUP, (batch.as_json(keys),)).fetchone()
+        found = dict(_rows(text))
         return Found(epoch, [found.get(key) for key in keys])
 
     def still(
@@ -91,13 +92,8 @@ class SqliteIndex:
         with self._connections.reading() as connection:
             there = None
             if _epoch(connection) != epoch:
-                there = frozenset(
-                    page
-                    for part in _parts(ids)
-                    for (page,) in connection.execute(
-                        f"SELECT id FROM pages WHERE id IN ({','.join('?' * len(part))})", part
-                    )
-                )
+                [(text,)] = connection.execute(_STILL, (batch.as_json(ids),))
+                there = frozenset(batch.integers(text))
         if used:
             with suppress(IndexFailure), self._connections.writing(deadline) as connection:
                 renew(connection, used)  # what was read is good, also where this cannot be noted
@@ -260,8 +256,8 @@ class SqliteIndex:
         return self._owner.seconds if isinstance(self._owner, Terms) else None
 
     def _is_short(self, connection: sqlite3.Connection, nbytes: int) -> bool:
-        """Whether somebody's left-overs are worth looking for: slots are held, and there is no room beside them."""
-        if connection.execute("SELECT 1 FROM held LIMIT 1").fetchone() is None:
+        """Whether left-overs are worth looking for: slots are held by others, and there is no room beside them."""
+        if connection.execute("SELECT 1 FROM held WHERE owner <> ? LIMIT 1", (self._me,)).fetchone() is None:
             return False
         if self._max_size is None:
             return True
@@ -273,7 +269,7 @@ def _epoch(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT value FROM facts WHERE name = 'epoch'").fetchone()[0])
 
 
-def _parts(values: Sequence[str] | Sequence[int]) -> list[list[str | int]]:
+def _parts(values: Sequence[str]) -> list[list[str]]:
     return [list(values[start : start + _KEYS_AT_ONCE]) for start in range(0, len(values), _KEYS_AT_ONCE)]
 
 
