@@ -203,6 +203,8 @@ def start() -> Iterator[Callable[..., Server]]:
     running: list[Server] = []
 
     def make(params: dict[str, Any], **spec: Any) -> Server:
+        for server in running:  # LMCache names the shared memory of its L1 by the process: one at a time
+            server.close()
         running.append(Server(params, **spec))
         return running[-1]
 

@@ -1,0 +1,103 @@
+"""What a user is told when LMCache starts, and which configurations work."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hicache_core.errors import HiCacheError
+from hicache_core.plugin import engines
+
+Start = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"weights": ""}, "model_path"),
+        ({"weights": "some-name"}, "declared:some-name"),
+        ({"backend": "fil"}, "did you mean 'file'"),
+        ({"options": {"rot": "/x"}}, "root"),
+        ({"write_worker": 3}, "did you mean 'write_workers'"),
+        ({"url": "file:///x"}, "both backend and url"),
+        ({"models": {"a": "declared:1"}}, "one model or several"),
+        ({"models": {"a": "/no/such/folder"}, "weights": ""}, "/no/such/folder"),
+        ({"model_path": "/no/such/folder", "weights": ""}, "/no/such/folder"),
+    ],
+)
+def test_a_bad_configuration_stops_the_start(
+    start: Start, harness: Any, tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises((HiCacheError, OSError), match=says):
+        start(harness.file_params(tmp_path) | changes)
+
+
+def model_folder(root: Path, seed: int) -> Path:
+    root.mkdir(parents=True)
+    (root / "config.json").write_text(json.dumps({"model_type": "llama", "seed": seed}))
+    header = json.dumps({"w": {"dtype": "U8", "shape": [16], "data_offsets": [0, 16]}}).encode()
+    (root / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes([seed] * 16))
+    return root
+
+
+def test_the_readmes_lines_with_a_folder(start: Start, harness: Any, tmp_path: Path) -> None:
+    """Equal names, other weights: nothing is shared."""
+    folders = [model_folder(tmp_path / f"weights{i}", i) for i in range(2)]
+    params = {"backend": "file", "options": {"root": str(tmp_path / "kv")}}
+    keys = [harness.key_of(1)]
+    first = start({**params, "model_path": str(folders[0])})
+    first.store(keys)
+    assert start({**params, "model_path": str(folders[0])}).comes_back(keys) == 1
+    assert start({**params, "model_path": str(folders[1])}).comes_back(keys) == 0
+
+
+def test_a_model_that_nobody_spoke_of_is_refused_once(
+    start: Start, harness: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start(harness.file_params(tmp_path))
+    server.store([harness.key_of(1)])
+    with caplog.at_level(logging.ERROR, "hicache_core.adapters.lmcache"):
+        for number in range(3):
+            server.store([harness.key_of(number, model="another")])
+            assert server.comes_back([harness.key_of(number, model="another")]) == 0
+    assert server.failed_stores == 3
+    assert [record.message for record in caplog.records if "'another'" in record.message][1:] == []
+    assert "'demo/model'" in caplog.text
+    assert '"models"' in caplog.text
+    named = start(harness.file_params(tmp_path, model="another"))
+    assert named.comes_back([harness.key_of(1)]) == 0
+
+
+def test_one_warning_for_a_release_that_was_never_tried(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from hicache_core.adapters.lmcache import engine
+
+    found = engines.FoundEngine(engines.DOORS["lmcache"], "0.9.0")
+    monkeypatch.setattr(engine, "find_engine", lambda package: found)
+    engine.warn_of_untried_version.cache_clear()
+    with caplog.at_level(logging.WARNING, "hicache_core.adapters.lmcache"):
+        engine.warn_of_untried_version()
+        engine.warn_of_untried_version()
+    assert len(caplog.records) == 1
+    assert "0.9.0" in caplog.text
+    engine.warn_of_untried_version.cache_clear()
+
+
+def test_this_release_was_tried() -> None:
+    found = engines.find_engine("lmcache")
+    assert found is not None
+    assert found.untried == ""
+
+
+def test_help_names_every_option() -> None:
+    from hicache_core.adapters.lmcache import HiCacheL2AdapterConfig
+
+    text = HiCacheL2AdapterConfig.help()
+    for option in ("backend", "options", "url", "weights", "models", "capacity", "hold", "tenant"):
+        assert f"- {option} (" in text
