@@ -13,6 +13,7 @@ from hicache_core.clock import Clock
 from hicache_core.errors import MisuseError
 from hicache_core.keys import KeySchema
 from hicache_core.namespace import Identity
+from hicache_core.pools.host import HostPool
 from hicache_core.storage.batches import PageBatch, as_pages
 from hicache_core.storage.guard import Guard
 from hicache_core.storage.ledger import StorageLedger
@@ -23,7 +24,7 @@ from hicache_core.storage.settings import SessionSettings, SessionStatus
 from hicache_core.storage.staging import Staging
 from hicache_core.storage.workers import DeadlineKeeper, WorkerGroup
 from hicache_core.storage.writing import Writer
-from hicache_core.types import HostPoolView, PoolName, Slots
+from hicache_core.types import HostPoolView, Page, PoolName, Slots
 
 
 @dataclass(slots=True)
@@ -87,7 +88,11 @@ class Parts:
         where = np.array(slots, np.int64)  # our own: the caller may use the array again, a store may sort it
         if where.ndim != 1 or len(where) != len(hashes):
             raise MisuseError(f"{len(hashes)} hashes, but slots of shape {where.shape}")
-        pages, sizes = as_pages(view.pages(where), len(hashes), writable=False)
+        pages: Sequence[Page] = view.pages(where)
+        if isinstance(view, HostPool):  # our own: byte buffers of one shape, nothing to look at
+            sizes = [view.page_nbytes] * len(pages)
+        else:
+            pages, sizes = as_pages(pages, len(hashes), writable=False)
         return PageBatch(self.schema.physical(hashes, name.value), pages, sizes, where, owner=view.owner)
 
     def status(self) -> SessionStatus:
