@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from hicache_core.plugin.spec import hookimpl
+from hicache_core.storage.legality import legal_positions
 from hicache_core.storage.staging import copy_page
-from hicache_core.types import KEY_PATTERN, IoContext, Outcome, Page
+from hicache_core.types import IoContext, Outcome, Page
 
 ALIGNMENT = 64
 """Bytes between the starts of two objects in an arena are a multiple of this."""
@@ -122,7 +123,7 @@ class ContiguousBackend:
     @hookimpl
     def batch_contains(self, keys: Sequence[str], ctx: IoContext) -> list[bool]:
         """See the spec."""
-        legal = [index for index, key in enumerate(keys) if KEY_PATTERN.fullmatch(key)]
+        legal = legal_positions(keys)
         found = dict(zip(legal, self._client.exists([keys[index] for index in legal], ctx), strict=True))
         return [found.get(index, False) for index in range(len(keys))]
 
@@ -130,7 +131,7 @@ class ContiguousBackend:
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """See the spec."""
         outcomes = [Outcome.MISS] * len(keys)
-        legal = [index for index, key in enumerate(keys) if KEY_PATTERN.fullmatch(key)]
+        legal = legal_positions(keys)
 
         def move(some: list[int], objects: list[memoryview]) -> None:
             stored = self._client.get([keys[index] for index in some], objects, ctx)
@@ -151,7 +152,7 @@ class ContiguousBackend:
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """See the spec."""
         outcomes = [Outcome.REJECTED] * len(keys)
-        wanted = [index for index, key in enumerate(keys) if KEY_PATTERN.fullmatch(key)]
+        wanted = legal_positions(keys)
         if not (ctx.replace or self._keeps_first):
             present = self._client.exists([keys[index] for index in wanted], ctx)
             for index, there in zip(wanted, present, strict=True):
@@ -235,7 +236,7 @@ class RemovingBackend(ContiguousBackend):
     def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
         """See the spec."""
         outcomes = [Outcome.MISS] * len(keys)
-        legal = [index for index, key in enumerate(keys) if KEY_PATTERN.fullmatch(key)]
+        legal = legal_positions(keys)
         for index, answer in zip(legal, self._removing.remove([keys[index] for index in legal], ctx), strict=True):
             outcomes[index] = answer
         return outcomes

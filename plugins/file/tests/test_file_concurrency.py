@@ -313,7 +313,7 @@ from hicache_core.types import IoContext, OpenContext
 backend = open_file(FileOptions(root=sys.argv[1]), OpenContext(namespace="5" * 32))
 store = backend._store
 name, fd = store.writer.temporary()
-with store.removal.held(), backend._idle:
+with store.removal.held(), backend._gate._idle:
     ready, told = os.pipe()
     child = os.fork()
     if not child:

@@ -7,10 +7,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from hicache_core.errors import OpenError
 from hicache_core.storage.contiguous import Arenas, RemovingBackend, Stored
+from hicache_core.storage.lent_memory import address_of
 from hicache_core.types import IoContext, OpenContext, Outcome
 from hicache_eic.options import HEADER_BYTES, EicOptions
 
@@ -148,14 +147,10 @@ class EicClient:
     def _buffers(self, memories: Sequence[memoryview]) -> Any:
         buffers = self._eic.IOBuffers()
         for memory in memories:
-            buffers.append(_address(memory), memory.nbytes, self._registered)
+            buffers.append(address_of(memory), memory.nbytes, self._registered)
         return buffers
 
 
 def _length(whole: memoryview) -> int:
     magic, length = HEADER.unpack_from(whole)
     return int(length) if magic == MAGIC else _ANOTHER_LENGTH
-
-
-def _address(memory: memoryview) -> int:
-    return int(np.frombuffer(memory, np.uint8).ctypes.data)

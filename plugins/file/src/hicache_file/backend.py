@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from hicache_core.errors import MisuseError
 from hicache_core.plugin.spec import hookimpl
+from hicache_core.storage.gate import Gate, tell_forked_child
 from hicache_core.types import IoContext, OpenContext, Outcome, Page
 from hicache_file.listing import scan
 from hicache_file.locks import LockTimeout
@@ -22,16 +20,6 @@ from hicache_file.stats import FileStats
 from hicache_file.store import Store
 
 _CLOSE_PATIENCE_SECONDS = 5.0
-_of_this_process: weakref.WeakSet[FileBackend] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    for backend in list(_of_this_process):
-        backend.leave_to_parent()
-    _of_this_process.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def open_file(options: FileOptions, ctx: OpenContext) -> FileBackend:
@@ -48,17 +36,14 @@ class FileBackend:
     def __init__(self, store: Store, publisher: Publisher | None = None, reader: Reader | None = None) -> None:
         self._store = store
         self._publisher, self._reader = publisher or Publisher(store), reader or Reader(store)
-        self._pid = os.getpid()
-        self._closing = False
-        self._running = 0
-        self._idle = threading.Condition()
+        self._gate = Gate("file store", lambda: self._release(ours=True))
         self.capabilities = store.capabilities
-        _of_this_process.add(self)
+        tell_forked_child(self)
 
     @hookimpl
     def batch_exists(self, keys: Sequence[str], ctx: IoContext) -> int:
         """Length of the run of leading keys whose files are there."""
-        with self._call():
+        with self._gate.call():
             directory, access, there = self._store.directory, os.access, os.F_OK
             fd = directory.fd
             for count, path in enumerate(directory.find_each(keys)):
@@ -69,7 +54,7 @@ class FileBackend:
     @hookimpl
     def batch_contains(self, keys: Sequence[str], ctx: IoContext) -> list[bool]:
         """For each key whether its file is there."""
-        with self._call():
+        with self._gate.call():
             fd = self._store.directory.fd
             paths = self._store.directory.find_each(keys)
             return [path is not None and os.access(path, os.F_OK, dir_fd=fd) for path in paths]
@@ -77,13 +62,13 @@ class FileBackend:
     @hookimpl
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Read each file into its page's buffers."""
-        with self._call():
+        with self._gate.call():
             return self._reader.read(keys, pages, ctx.deadline)
 
     @hookimpl
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Write each page to a temporary and give it its place in one step."""
-        with self._call():
+        with self._gate.call():
             return self._publisher.write(keys, pages, replace=ctx.replace, deadline=ctx.deadline)
 
     @hookimpl
@@ -99,7 +84,7 @@ class FileBackend:
     @hookimpl
     def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
         """Remove files."""
-        with self._call():
+        with self._gate.call():
             paths = [self._store.directory.find(key) for key in keys]
             try:
                 return self._store.space.remove(paths, ctx.deadline)
@@ -109,54 +94,34 @@ class FileBackend:
     @hookimpl
     def clear(self, namespace: str) -> int:
         """Remove every page of this namespace, and its directories where nothing foreign is in them."""
-        with self._call():
+        with self._gate.call():
             return self._store.space.clear(namespace) if legal_namespace(namespace) else 0
 
     @hookimpl
     def scan(self, namespace: str | None, cursor: str | None) -> tuple[list[tuple[str, int, float]], str | None]:
         """Some of the pages, one leaf directory at least, and where to go on."""
-        with self._call():
+        with self._gate.call():
             return scan(self._store.directory, namespace, cursor)
 
     @hookimpl
     def stats(self) -> FileStats:
         """Counts; the root is counted again first where a process died at work in it."""
-        with self._call():
+        with self._gate.call():
             return self._store.stats()
 
     @hookimpl
     def close(self) -> None:
         """Release every descriptor; waits a little for calls that are still running, the last of which does it."""
-        with self._idle:
-            self._closing = True
-            if self._idle.wait_for(lambda: not self._running, _CLOSE_PATIENCE_SECONDS):
-                self._release(ours=os.getpid() == self._pid)
+        self._gate.close(_CLOSE_PATIENCE_SECONDS)
 
     def leave_to_parent(self) -> None:
         """In a forked child: give up every descriptor. A lock that the parent holds would else outlive the parent."""
-        self._idle = threading.Condition()  # another thread of the parent may have held the old one
-        self._closing, self._running = True, 0
+        self._gate.abandon()
         self._release(ours=False)
 
     def _release(self, *, ours: bool) -> None:
         """Let go of everything; `ours` false in a forked child. No call is running. May come twice."""
         self._store.close(ours=ours)
-
-    @contextmanager
-    def _call(self) -> Iterator[None]:
-        with self._idle:
-            if self._closing:
-                here = "closed" if os.getpid() == self._pid else f"of process {self._pid}; a forked one opens its own"
-                raise MisuseError(f"this file store is {here}")
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._running -= 1
-                if self._closing and not self._running:
-                    self._release(ours=os.getpid() == self._pid)
-                    self._idle.notify_all()
 
 
 def _pages(ctx: IoContext) -> Sequence[Page]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hicache_core.errors import OpenError
 from hicache_core.storage.contiguous import Arenas, RemovingBackend, Stored
+from hicache_core.storage.lent_memory import address_of
 from hicache_core.types import IoContext, OpenContext, Outcome
 from hicache_simm.options import SimmOptions
 
@@ -41,7 +42,7 @@ def open_simm(options: SimmOptions, ctx: OpenContext) -> RemovingBackend:
     memories = [memoryview(mmap.mmap(-1, options.arena_bytes)).cast("B") for _ in range(options.arenas)]
     tensors = [torch.from_numpy(np.frombuffer(memory, np.uint8)) for memory in memories]
     client = SimmClient(
-        kv, store, [(_address(m), m.nbytes, kv.register_mr(t)) for m, t in zip(memories, tensors, strict=True)]
+        kv, store, [(address_of(m), m.nbytes, kv.register_mr(t)) for m, t in zip(memories, tensors, strict=True)]
     )
     return RemovingBackend(client, Arenas(memories))
 
@@ -100,11 +101,7 @@ class SimmClient:
     def _views(self, objects: Sequence[memoryview]) -> list[Any]:
         views = []
         for memory in objects:
-            address = _address(memory)
+            address = address_of(memory)
             handle = next(h for start, nbytes, h in self._registered if start <= address < start + nbytes)
             views.append(self._kv.BlockView.from_buffer(address, memory.nbytes, handle))
         return views
-
-
-def _address(memory: memoryview) -> int:
-    return int(np.frombuffer(memory, np.uint8).ctypes.data)
