@@ -65,6 +65,40 @@ def test_sessions_of_one_process_share_its_database(tmp_path: Path, opened: Open
     assert opened(options | {"threads": 7}).batch_exists(["a/b"], IoContext()) == 1
 
 
+FORK = """
+import gc, os, sys
+from hicache_core.errors import MisuseError
+from hicache_core.plugin.select import choose_backend, open_backend
+from hicache_core.types import IoContext, OpenContext
+choice = choose_backend("aibrix", {"root": sys.argv[1], "connector": sys.argv[2]})
+backend = open_backend(choice, OpenContext("0" * 32))
+page = [memoryview(bytearray(b"x" * 50))]
+backend.batch_set(["a/b"], [page], IoContext())
+child = os.fork()
+if child == 0:
+    try:
+        backend.batch_exists(["a/b"], IoContext())
+    except MisuseError as error:
+        print(error, flush=True)
+    backend.close()
+    del backend
+    gc.collect()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert backend.batch_set(["a/c"], [page], IoContext())
+print(backend.batch_exists(["a/b", "a/c"], IoContext()), *backend.batch_get(["a/b"], [page], IoContext()))
+backend.close()
+"""
+
+
+def test_a_forked_child_leaves_the_store_to_its_parent(options: dict[str, Any]) -> None:
+    argv = [sys.executable, "-c", FORK, options["root"], options["connector"]]
+    said = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    assert len(said) == 2
+    assert "a forked one opens its own" in said[0]
+    assert said[1] == "2 Outcome.HIT"
+
+
 def test_a_root_that_cannot_be_is_refused(options: dict[str, Any], opened: Open, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OpenError, match="is not a directory; name another root"):
@@ -76,9 +110,12 @@ def test_a_root_that_cannot_be_is_refused(options: dict[str, Any], opened: Open,
     assert not (tmp_path / "nothing").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere; run as another user")
-def test_a_root_that_cannot_be_written_is_refused(options: dict[str, Any], opened: Open, tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_written_is_refused(
+    options: dict[str, Any], opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "store").mkdir(mode=0o500)
+    if os.geteuid() == 0:  # who may write everywhere
+        monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(OpenError, match="cannot be written by this user"):
         opened(options)
 

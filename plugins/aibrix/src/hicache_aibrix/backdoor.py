@@ -104,7 +104,8 @@ class RocksBackDoor:
         if self._connector.store is not None:
             yield self._connector.store
             return
-        rocksdict = load_sdk().rocksdict
+        import rocksdict
+
         settings = rocksdict.Options(raw_mode=True)
         rows = rocksdict.Rdict(
             self._connector.path, settings, access_type=rocksdict.AccessType.read_write().with_ttl(0)

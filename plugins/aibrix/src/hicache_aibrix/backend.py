@@ -12,7 +12,8 @@ from hicache_aibrix.region import PageRegion
 from hicache_aibrix.shares import Share
 from hicache_core.errors import MisuseError
 from hicache_core.plugin.spec import hookimpl
-from hicache_core.types import KEY_PATTERN, IoContext, Outcome, Page
+from hicache_core.storage.legality import legal_positions
+from hicache_core.types import IoContext, Outcome, Page
 
 
 class AibrixStats(msgspec.Struct, kw_only=True):
@@ -52,7 +53,7 @@ class AibrixBackend:
     def batch_contains(self, keys: Sequence[str], ctx: IoContext) -> list[bool]:
         """See the spec."""
         self._check_open()
-        legal = _legal(keys)
+        legal = legal_positions(keys)
         found = self._share.store.exists([keys[index] for index in legal], ctx.deadline)
         present = dict(zip(legal, found, strict=True))
         return [present.get(index, False) for index in range(len(keys))]
@@ -89,7 +90,7 @@ class AibrixBackend:
     def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
         """See the spec."""
         self._check_open()
-        legal = _legal(keys)
+        legal = legal_positions(keys)
         answers = self._share.store.remove([keys[index] for index in legal], ctx.deadline)
         return self._outcomes(len(keys), legal, answers, Outcome.MISS)
 
@@ -115,7 +116,7 @@ class AibrixBackend:
         self, keys: Sequence[str], pages: Sequence[Page], *, replace: bool
     ) -> tuple[list[int], list[PageRegion]]:
         self._check_open()
-        legal = _legal(keys)
+        legal = legal_positions(keys)
         return legal, [PageRegion(pages[index], replace=replace) for index in legal]
 
     def _outcomes(self, count: int, legal: list[int], answers: list[Any], otherwise: Outcome) -> list[Outcome]:
@@ -132,10 +133,6 @@ class AibrixBackend:
                     self._stats.errors += 1
                     self._stats.last_error = f"{type(answer).__name__}: {answer}"
         return outcomes
-
-
-def _legal(keys: Sequence[str]) -> list[int]:
-    return [index for index, key in enumerate(keys) if KEY_PATTERN.fullmatch(key)]
 
 
 def _revoke(regions: Sequence[PageRegion]) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from hicache_aibrix.backend import AibrixBackend
 from hicache_aibrix.options import ONLY_ROCKSDB, AibrixOptions
-from hicache_aibrix.rocksdb import make_rocksdb
 from hicache_aibrix.runner import Runner
-from hicache_aibrix.sdk import Sdk, load_sdk
+from hicache_aibrix.sdk import load_sdk
 from hicache_aibrix.shares import Share, share
-from hicache_aibrix.store import Store
+from hicache_aibrix.store import Connector, Store
 from hicache_core.errors import OpenError, OptionError
 from hicache_core.types import OpenContext
 
@@ -26,9 +24,9 @@ MARKS = {"shfs": "+hicache", "rocksdb": "CURRENT"}
 def open_aibrix(options: AibrixOptions, ctx: OpenContext) -> AibrixBackend:
     """Open the store at options.root. Raises OptionError, OpenError or MissingDependencyError."""
     _check_options(options)
-    sdk = load_sdk()
+    load_sdk()
     root = _root(options, inspecting=ctx.inspecting)
-    make = partial(_make, sdk, root, options)
+    make = partial(_make, root, options)
     if options.connector == "rocksdb":
         # Where the same directory is named in two ways it is the same database.
         return AibrixBackend(share(root, msgspec.structs.replace(options, root=str(root)), make))
@@ -36,19 +34,22 @@ def open_aibrix(options: AibrixOptions, ctx: OpenContext) -> AibrixBackend:
     return AibrixBackend(Share(store, store.close))
 
 
-def _make(sdk: Sdk, root: Path, options: AibrixOptions) -> Store:
+def _make(root: Path, options: AibrixOptions) -> Store:
     runner = Runner(options.threads)
     try:
-        return Store(_connector(sdk, root, options, runner), runner)
+        return Store(_connector(root, options, runner), runner)
     except BaseException:
         runner.close()
         raise
 
 
-def _connector(sdk: Sdk, root: Path, options: AibrixOptions, runner: Runner) -> Any:
+def _connector(root: Path, options: AibrixOptions, runner: Runner) -> Connector:
+    # Both modules derive classes from AIBrix's, which is there only now.
     if options.connector == "rocksdb":
-        return make_rocksdb(sdk, root, options, runner.pool)
-    from hicache_aibrix.shfs import PublishingSHFS  # needs AIBrix for its class
+        from hicache_aibrix.rocksdb import make_rocksdb
+
+        return make_rocksdb(root, options, runner.pool)
+    from hicache_aibrix.shfs import PublishingSHFS
 
     try:
         connector = PublishingSHFS(root, runner.pool)

@@ -65,6 +65,12 @@ class PublishingSHFS(SHFSConnector):  # type: ignore[misc]  # AIBrix has no type
             self._place.close()
         return super().close()
 
+    def leave_to_parent(self) -> None:
+        """See Connector. Else the child, when it is done, would remove the directory in which the parent writes."""
+        os.close(self._root_fd)
+        self._root_fd = -1
+        self._place.leave_to_parent()
+
     @Status.capture_exception  # type: ignore[untyped-decorator]
     def _put(self, key: bytes, mr: PageRegion) -> Any:
         staged_key = self._own_name()

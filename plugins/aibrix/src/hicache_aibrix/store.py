@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hicache_aibrix.errors import AibrixError, AnotherLengthError
 from hicache_aibrix.region import PageRegion
 from hicache_aibrix.runner import Runner, Turns
-from hicache_core.errors import MisuseError
+from hicache_core.storage.gate import Gate, tell_forked_child
 from hicache_core.types import Outcome
 
 T = TypeVar("T")
@@ -26,6 +24,21 @@ _ANOTHER_LENGTH = "size mismatch"
 """In the text with which SHFS refuses an object of another length before it asks the region."""
 
 
+_CLOSE_PATIENCE_SECONDS = 1.0
+
+
+class Connector(Protocol):
+    """AIBrix's connector, as far as it is used, and what ours add. Every answer is a `Status`."""
+
+    async def exists(self, key: bytes) -> Any: ...
+    async def get(self, key: bytes, mr: PageRegion) -> Any: ...
+    async def put(self, key: bytes, mr: PageRegion) -> Any: ...
+    async def delete(self, key: bytes) -> Any: ...
+    def close(self) -> Any: ...
+    def leave_to_parent(self) -> None:
+        """In a forked child: let go of what is open without touching what the parent has on disk."""
+
+
 def block_hash(key: str) -> bytes:
     """A physical key as the hash of an AIBrix block: SHA-256 of all of it, 64 hex digits in ASCII."""
     return hashlib.sha256(key.encode()).hexdigest().encode()
@@ -34,13 +47,13 @@ def block_hash(key: str) -> bytes:
 class Store:
     """A connector, its threads, and the calls that are in it. Thread-safe."""
 
-    def __init__(self, connector: Any, runner: Runner) -> None:
+    def __init__(self, connector: Connector, runner: Runner) -> None:
         self.connector = connector
         self._runner, self._turns = runner, Turns()
-        self._lock = threading.Lock()
-        self._running, self._closed = 0, False
+        self._gate = Gate("aibrix store", self._release)
         self.abandoned = 0
         """Threads that close left behind inside a call that did not return."""
+        tell_forked_child(self)
 
     def exists(self, keys: Sequence[str], deadline: float | None) -> list[bool]:
         """Whether each page is there. Raises AibrixError where the store did not answer."""
@@ -62,12 +75,13 @@ class Store:
         return self._all([partial(self._remove, block_hash(key)) for key in keys], deadline)
 
     def close(self) -> None:
-        """Take no more calls; the last that is under way, or else this one, lets go of everything."""
-        with self._lock:
-            closed, self._closed = self._closed, True
-            last = not closed and self._running == 0
-        if last:
-            self._release()
+        """Take no more calls; this one, or else the last that is under way, lets go of everything."""
+        self._gate.close(_CLOSE_PATIENCE_SECONDS)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the store is the parent's."""
+        self._gate.abandon()
+        self.connector.leave_to_parent()
 
     def _release(self) -> None:
         self.abandoned = self._runner.close()
@@ -75,23 +89,8 @@ class Store:
             self.connector.close()
 
     def _all(self, jobs: Sequence[Callable[[], Awaitable[T]]], deadline: float | None) -> list[T | BaseException]:
-        with self._in_use():
+        with self._gate.call():
             return self._runner.all(jobs, deadline)
-
-    @contextmanager
-    def _in_use(self) -> Iterator[None]:
-        with self._lock:
-            if self._closed:
-                raise MisuseError("this aibrix store is closed")
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running -= 1
-                last = self._closed and self._running == 0
-            if last:
-                self._release()
 
     async def _exists(self, key: bytes) -> bool:
         status = await self.connector.exists(key)

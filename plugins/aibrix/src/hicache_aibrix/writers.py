@@ -44,6 +44,11 @@ class WriterPlace:
             os.close(self._lock)
             self._lock = -1
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: forget it. The lock goes with the parent, which holds the same one."""
+        os.close(self._lock)
+        self._lock = -1
+
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
