@@ -24,6 +24,8 @@ from hicache_core.plugin.extensions import registered
 
 GROUP = "hicache.dev_servers"
 _LAST_LINES = 12
+_OURS = frozenset({"hf3fs", "mooncake", "s3"})
+"""Plugins of this project that bring a server, whether they are installed or not."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -208,7 +210,7 @@ def make_dev_server(name: str, directory: Path) -> DevServer:
 def _entry(name: str) -> EntryPoint:
     entries = registered(GROUP).get(name)
     if not entries:
-        hint = f"Its plugin brings it: pip install hicache-{name}" if name in ("mooncake", "s3") else ""
+        hint = f"Its plugin brings it: pip install hicache-{name}" if name in _OURS else ""
         raise UnknownNameError("dev server", name, registered(GROUP), hint)
     if len(entries) > 1:
         claims = " and ".join(f"{e.value} ({e.dist.name if e.dist else 'unknown'})" for e in entries)
