@@ -188,7 +188,7 @@ class Sglang:
             raise OSError("SGLang is not set up in .peers/sglang")
         script = Path(__file__).with_name("peer_sglang_file.py")
         self._process = subprocess.Popen(
-            ["bash", "-c", f'. "{PEER}"; exec "$SGL_PY" "{script}"'],
+            ["bash", "-c", f'. "{PEER}"; exec "${{PEER_PY:-$SGL_PY}}" "{script}"'],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
