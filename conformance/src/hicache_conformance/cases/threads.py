@@ -75,14 +75,14 @@ def a_reader_sees_all_of_a_page_or_nothing(h: Harness) -> None:
         while True:
             last = written.is_set()
             for key in keys:
-                _whole_or_absent(h, store.exists([key]) == 1, key, store.get([key], [page])[0], page.data())
+                _whole_or_absent(store.exists([key]) == 1, key, store.get([key], [page])[0], page.data())
             if last:
                 return
 
     h.together(write, read, read)
 
 
-def _whole_or_absent(h: Harness, promised: bool, key: str, outcome: Outcome, data: bytes, versions: int = 1) -> None:
+def _whole_or_absent(promised: bool, key: str, outcome: Outcome, data: bytes, versions: int = 1) -> None:
     if outcome is Outcome.HIT:
         if not any(data == page_bytes(key, len(data), v) for v in range(versions)):
             check_bytes(data, page_bytes(key, len(data)), f"bytes of {key!r} read while it was being set")
@@ -118,7 +118,7 @@ def a_reader_sees_the_old_page_or_the_new_one(h: Harness) -> None:
             for key in keys:
                 outcome = store.get([key], [page])[0]
                 check_equal(outcome, Outcome.HIT, f"get of the stored key {key!r} while it is set again")
-                _whole_or_absent(h, True, key, outcome, page.data(), versions=2 if replace else 1)
+                _whole_or_absent(True, key, outcome, page.data(), versions=2 if replace else 1)
             if last:
                 return
 
@@ -165,7 +165,7 @@ def removing_while_reading_tears_nothing(h: Harness) -> None:
         while True:
             last = done.is_set()
             for key in keys:
-                _whole_or_absent(h, False, key, store.get([key], [page])[0], page.data())
+                _whole_or_absent(False, key, store.get([key], [page])[0], page.data())
             if last:
                 return
 
