@@ -118,6 +118,15 @@ def test_registered_twice(connect):
         handle.backend.unregister_region(aligned_memory(64))
 
 
+def test_a_password_in_an_address_is_not_shown(connect):
+    with socket.socket() as closed, pytest.raises(OpenError) as caught:
+        closed.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{closed.getsockname()[1]}"
+        connect(metadata_server=f"http://user:hunter2@{where}/metadata")
+    assert where in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_urls_and_choices():
     options = choose_backend("mooncake://10.0.0.1:50051?segment_size=4GB&replicas=2").options
     assert options == MooncakeOptions(master_address="10.0.0.1:50051", segment_size=4_000_000_000, replicas=2)

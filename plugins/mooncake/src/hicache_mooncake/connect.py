@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hicache_core.errors import CapacityError, OpenError
+from hicache_core.plugin.redaction import redact_url
 from hicache_mooncake.address import Address, knock, parse_address, require
 from hicache_mooncake.client import Client
 from hicache_mooncake.codes import told
@@ -36,7 +37,7 @@ def connect(options: MooncakeOptions) -> Client:
         store.close()
         raise OpenError(f"Mooncake's client could not be set up: {told(code)}. {_hint(options)}")
     kind = "standalone client" if options.standalone_address else "master"
-    name = f"Mooncake's {kind} {server or options.master_address}"
+    name = f"Mooncake's {kind} {server or _shown(options.master_address)}"
 
     def ask() -> str:
         trouble = knock(server, options.connect_timeout) if server is not None else ""
@@ -67,7 +68,7 @@ def _check_servers(options: MooncakeOptions) -> Address | None:
             socket.create_connection((parts.hostname, port), options.connect_timeout).close()
         except OSError as error:
             raise OpenError(
-                f"no metadata server at metadata_server={options.metadata_server}: {error}. Start it, or leave "
+                f"no metadata server at metadata_server={_shown(options.metadata_server)}: {error}. Start it, or leave "
                 "metadata_server at P2PHANDSHAKE, which needs none"
             ) from error
     return master
@@ -193,5 +194,10 @@ def _hint(options: MooncakeOptions) -> str:
     if options.standalone_address:
         hints.append("a standalone client must run on this machine, with the same version of Mooncake")
     if options.metadata_server != "P2PHANDSHAKE":
-        hints.append(f"metadata_server={options.metadata_server} must answer")
+        hints.append(f"metadata_server={_shown(options.metadata_server)} must answer")
     return "; ".join(hints)
+
+
+def _shown(address: str) -> str:
+    """For messages: a URL may hold a password (redis://:PASSWORD@…)."""
+    return redact_url(address) if "://" in address else address
