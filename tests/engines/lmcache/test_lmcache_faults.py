@@ -73,6 +73,10 @@ def test_a_hanging_store_blocks_no_controller(held: Callable[..., Any], harness:
     assert bits.popcount() == 0
     assert time.monotonic() - begun < harness.BOUND
     assert len(server.adapter._locks) == 0
+    server.put([harness.key_of(7)])
+    server.settle()
+    assert server.failed_stores == 0, "stores go on while lookups hang"
+    assert server.comes_back(keys) == 0, "a prefetch ends by the deadline"
     store.release.set()
 
 

@@ -150,6 +150,16 @@ def test_accounting_listing_and_deleting(start: Start, harness: Any, tmp_path: P
     assert server.comes_back(salted) == 2
 
 
+def test_lmcache_may_evict(start: Start, harness: Any, tmp_path: Path) -> None:
+    """With a capacity, LMCache's eviction controller deletes by its own policy."""
+    eviction = {"eviction_policy": "LRU", "trigger_watermark": 0.5, "eviction_ratio": 0.5}
+    server = start(harness.file_params(tmp_path, capacity="64KiB"), eviction=eviction)
+    keys = [harness.key_of(i) for i in range(8)]
+    server.store(keys)
+    server.until(lambda: len(harness.page_files(tmp_path)) <= 4)
+    server.until(lambda: server.adapter.get_usage().usage_fraction <= 0.5)
+
+
 def test_close_lets_go_of_everything(start: Start, harness: Any, tmp_path: Path) -> None:
     before = set(threading.enumerate())
     server = start(harness.file_params(tmp_path))
