@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from hicache_core.errors import ConfigError, IdentityError
 from hicache_core.namespace import WEIGHTS_FORMS
+from hicache_core.plugin.options import parse_options
 from hicache_core.storage.settings import MOST_WORKERS, SessionSettings
 from hicache_core.weights import sampled
+
+T = TypeVar("T", bound="DoorOptions")
 
 
 class DoorOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +90,13 @@ class DoorOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
             f'page, and pages of other weights would be taken for these. Add "model_path": "/folder/of/safetensors" '
             f'or "weights": "declared:NAME-AND-REVISION"'
         )
+
+
+def parse_door_options(type_: type[T], config: Mapping[str, Any], where: str) -> T:
+    """Raises OptionError that names the key and the nearest good one, ConfigError where no store is named."""
+    options = parse_options(type_, config, where=where)
+    options.choice(where)
+    return options
 
 
 def _mac_key(file: str, where: str) -> bytes:

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from hicache_core.adapters.door_options import DoorOptions
+from hicache_core.adapters.door_options import DoorOptions, parse_door_options
 from hicache_core.errors import ConfigError, OptionError, nearest
-from hicache_core.plugin.options import parse_options
 from hicache_core.storage.settings import MOST_WORKERS, SessionSettings
 
 OWN_KEY = "hicache"
@@ -37,7 +36,7 @@ ENGINE_KEYS = (
 """Keys beside ours that are SGLang's; most are gone before a backend sees them, but not on every path."""
 
 
-class SGLangOptions(DoorOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class SglangDoorOptions(DoorOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """The mapping under `hicache`: the keys of every door, and those of this one."""
 
     read_workers: Annotated[int, Meta(description="I/O threads for exists and get", ge=1, le=MOST_WORKERS)] = 2
@@ -52,7 +51,7 @@ class SGLangOptions(DoorOptions, kw_only=True, frozen=True, forbid_unknown_field
 class DoorConfig(msgspec.Struct, frozen=True):
     """The parsed extra config. zero_copy: SGLang was told to use the v1 methods."""
 
-    options: SGLangOptions
+    options: SglangDoorOptions
     zero_copy: bool
 
 
@@ -69,8 +68,7 @@ def parse_config(extra: Mapping[str, Any] | None) -> DoorConfig:
     mapping = extra[OWN_KEY]
     if not isinstance(mapping, Mapping):
         raise OptionError(f"{WHERE} must be a mapping, got {type(mapping).__name__}; write {EXAMPLE}")
-    options = parse_options(SGLangOptions, mapping, where=WHERE)
-    options.choice(WHERE)
+    options = parse_door_options(SglangDoorOptions, mapping, WHERE)
     return DoorConfig(options, _interface_v1(extra.get("interface_v1", 0)))
 
 
@@ -82,7 +80,7 @@ def _interface_v1(value: Any) -> bool:
 
 
 def _unknown(key: str) -> str:
-    own = msgspec.structs.fields(SGLangOptions)
+    own = msgspec.structs.fields(SglangDoorOptions)
     if key in (field.name for field in own):
         return f"{key!r} stands beside {OWN_KEY!r} in the extra config; put it inside: {EXAMPLE}"
     known = (OWN_KEY, *ENGINE_KEYS)

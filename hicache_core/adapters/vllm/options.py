@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from hicache_core.adapters.door_options import DoorOptions
-from hicache_core.plugin.options import parse_options
 
 
 class TierOptions(DoorOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -23,10 +21,3 @@ class TierOptions(DoorOptions, kw_only=True, frozen=True, forbid_unknown_fields=
     enable_kv_events: Annotated[bool, Meta(description="tell vLLM's KV event stream of each block stored here")] = (
         False
     )
-
-
-def parse_tier_options(config: Mapping[str, Any], where: str) -> TierOptions:
-    """Raises OptionError that names the key and the nearest good one, ConfigError where no store is named."""
-    options = parse_options(TierOptions, config, where=where)
-    options.choice(where)
-    return options

@@ -11,12 +11,13 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from hicache_core.adapters.door_options import parse_door_options
 from hicache_core.adapters.vllm import engine
 from hicache_core.adapters.vllm.courier import Courier
 from hicache_core.adapters.vllm.identity import facts_of, identity_of
 from hicache_core.adapters.vllm.jobs import Finished, Job
 from hicache_core.adapters.vllm.metrics import Counts, definitions
-from hicache_core.adapters.vllm.options import parse_tier_options
+from hicache_core.adapters.vllm.options import TierOptions
 from hicache_core.adapters.vllm.verdicts import Verdicts
 from hicache_core.storage import open_session
 
@@ -44,7 +45,7 @@ class HiCacheTier(engine.SecondaryTierManager):  # type: ignore[misc]
         engine.warn_of_untried_version()
         engine.warn_of_random_hashes()
         where = f'tier "{tier_type}" in secondary_tiers'
-        options = parse_tier_options(config, where)
+        options = parse_door_options(TierOptions, config, where)
         assert primary_kv_view.strides is not None
         self._stride: int = primary_kv_view.strides[0]
         facts = facts_of(offloading_spec, self._stride, engine.version())

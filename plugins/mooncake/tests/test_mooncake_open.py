@@ -119,10 +119,11 @@ def test_registered_twice(connect):
 
 
 def test_a_password_in_an_address_is_not_shown(connect):
-    with socket.socket() as closed, pytest.raises(OpenError) as caught:
+    with socket.socket() as closed:  # bound, and nobody listens
         closed.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{closed.getsockname()[1]}"
-        connect(metadata_server=f"http://user:hunter2@{where}/metadata")
+        with pytest.raises(OpenError) as caught:
+            connect(metadata_server=f"http://user:hunter2@{where}/metadata")
     assert where in str(caught.value)
     assert "hunter2" not in str(caught.value)
 

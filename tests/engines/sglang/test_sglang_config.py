@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hicache_core.adapters.sglang.config import WHERE, SGLangOptions, parse_config
+from hicache_core.adapters.sglang.config import WHERE, SglangDoorOptions, parse_config
 from hicache_core.adapters.sglang.identity import Ranks, model_identity, weights_identity
 from hicache_core.adapters.sglang.indices import as_hashes, page_slots, salted
 from hicache_core.errors import ConfigError, IdentityError, OptionError
@@ -70,12 +70,14 @@ def test_a_mistake_is_answered_with_what_to_write(extra: Any, said: list[str]) -
 def test_a_key_for_seals_comes_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"0123456789abcdef\n")
-    assert SGLangOptions(backend="memory", mac_key_file=str(path)).session_settings().mac_key == b"0123456789abcdef"
+    assert (
+        SglangDoorOptions(backend="memory", mac_key_file=str(path)).session_settings().mac_key == b"0123456789abcdef"
+    )
     path.write_bytes(b"short")
     with pytest.raises(ConfigError, match="16 to 64"):
-        SGLangOptions(backend="memory", mac_key_file=str(path)).session_settings()
+        options.session_settings()
     with pytest.raises(ConfigError, match="cannot be read"):
-        SGLangOptions(backend="memory", mac_key_file=str(tmp_path / "none")).session_settings()
+        SglangDoorOptions(backend="memory", mac_key_file=str(tmp_path / "none")).session_settings()
 
 
 # -- which weights
@@ -83,30 +85,30 @@ def test_a_key_for_seals_comes_from_a_file(tmp_path: Path) -> None:
 
 def test_unknown_weights_are_refused_with_what_to_add() -> None:
     with pytest.raises(ConfigError) as caught:
-        weights_identity(SGLangOptions(backend="memory"), {"model_path": "org/model"}, "org/model")
+        weights_identity(SglangDoorOptions(backend="memory"), {"model_path": "org/model"}, "org/model")
     for part in ("'org/model' is no folder on this machine", '"weights": "declared:', '"model_path"'):
         assert part in str(caught.value)
 
 
 def test_weights_are_declared_or_sampled_from_local_files(tmp_path: Path) -> None:
     first, second = _model(tmp_path / "a", b"1"), _model(tmp_path / "b", b"2")
-    plain = SGLangOptions(backend="memory")
+    plain = SglangDoorOptions(backend="memory")
     with pytest.raises(IdentityError, match='"weights": "declared:rev7"'):
-        weights_identity(SGLangOptions(weights="rev7"), {}, "")
+        weights_identity(SglangDoorOptions(weights="rev7"), {}, "")
     with pytest.raises(IdentityError, match="names no model"):
         weights_identity(plain, {}, "")
-    assert weights_identity(SGLangOptions(weights="full:ab"), {}, "") == "full:ab"
+    assert weights_identity(SglangDoorOptions(weights="full:ab"), {}, "") == "full:ab"
     seen = weights_identity(plain, {"model_path": str(first)}, "served")
     assert seen.startswith("sampled:")
     assert seen == weights_identity(plain, {}, str(first))
-    assert seen == weights_identity(SGLangOptions(model_path=str(first)), {"model_path": "org/model"}, "x")
+    assert seen == weights_identity(SglangDoorOptions(model_path=str(first)), {"model_path": "org/model"}, "x")
     assert seen != weights_identity(plain, {"model_path": str(second)}, "served")
 
 
 def test_the_models_name_carries_what_changes_its_numbers() -> None:
-    plain = SGLangOptions(backend="memory")
+    plain = SglangDoorOptions(backend="memory")
     assert model_identity(plain, {"model_path": "/m/llama"}, "") == "llama"
-    assert model_identity(SGLangOptions(model="own"), {}, "served") == "own"
+    assert model_identity(SglangDoorOptions(model="own"), {}, "served") == "own"
     assert model_identity(plain, {"quantization": None, "json_model_override_args": "{}"}, "m") == "m"
     assert model_identity(plain, {"quantization": "fp8"}, "m") != "m"
     with pytest.raises(ConfigError, match="no name"):

@@ -68,8 +68,8 @@ def _check_servers(options: MooncakeOptions) -> Address | None:
             socket.create_connection((parts.hostname, port), options.connect_timeout).close()
         except OSError as error:
             raise OpenError(
-                f"no metadata server at metadata_server={_shown(options.metadata_server)}: {error}. Start it, or leave "
-                "metadata_server at P2PHANDSHAKE, which needs none"
+                f"no metadata server at metadata_server={_shown(options.metadata_server)}: {error}. Start it, or "
+                "leave metadata_server at P2PHANDSHAKE, which needs none"
             ) from error
     return master
 
