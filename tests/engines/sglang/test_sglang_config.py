@@ -70,9 +70,8 @@ def test_a_mistake_is_answered_with_what_to_write(extra: Any, said: list[str]) -
 def test_a_key_for_seals_comes_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"0123456789abcdef\n")
-    assert (
-        SglangDoorOptions(backend="memory", mac_key_file=str(path)).session_settings().mac_key == b"0123456789abcdef"
-    )
+    options = SglangDoorOptions(backend="memory", mac_key_file=str(path))
+    assert options.session_settings().mac_key == b"0123456789abcdef"
     path.write_bytes(b"short")
     with pytest.raises(ConfigError, match="16 to 64"):
         options.session_settings()
