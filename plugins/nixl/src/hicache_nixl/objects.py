@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import struct
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from hicache_nixl.options import HEADER_BYTES, NixlOptions
 
 HEADER = struct.Struct("<8sQ")
 MAGIC = b"HICNIXL\1"
+CONNECT_SECONDS = 3.0
 _ANOTHER_LENGTH = -1
 assert HEADER.size == HEADER_BYTES
 
@@ -27,7 +30,9 @@ def open_objects(options: NixlOptions) -> ContiguousBackend:
     """A backend on the bucket that the options name. Raises OptionError and OpenError, with the mend."""
     if options.bucket is None:
         raise OptionError("backend 'nixl' with plugin OBJ needs option bucket")
-    agents = Agents(options.agents, "OBJ", parameters(options))
+    told = parameters(options)
+    _check_address(options)
+    agents = Agents(options.agents, "OBJ", told)
     try:
         size = options.bounce_size // options.agents // 4096 * 4096
         memories = [aligned_memory(size) for _ in range(options.agents)]
@@ -62,6 +67,20 @@ def parameters(options: NixlOptions) -> dict[str, str]:
         scheme, _, host = options.endpoint.rpartition("://")
         told |= {"endpoint_override": host, "scheme": scheme or "https"}
     return told
+
+
+def _check_address(options: NixlOptions) -> None:
+    """Connect once: NIXL's own client would go on trying for most of a minute. Raises OpenError."""
+    if options.endpoint is None:
+        return
+    parts = urlsplit(options.endpoint if "://" in options.endpoint else f"https://{options.endpoint}")
+    try:
+        port = parts.port or (80 if parts.scheme == "http" else 443)
+        socket.create_connection((parts.hostname or "", port), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise OpenError(
+            f"no S3 server answers at endpoint {options.endpoint}: {error}; check the address, and that it runs"
+        ) from error
 
 
 def _check(client: ObjectClient, memory: memoryview, options: NixlOptions) -> None:
