@@ -34,6 +34,8 @@ Keys = list[str]
 PLUGIN = "hicache"
 _CLOSE = 5.0
 """Seconds that `close` waits for calls inside the store."""
+_PAUSE = 0.02
+"""Seconds between two tries to get memory from LMCache's CPU backend."""
 
 _log = logging.getLogger(__name__)
 
@@ -119,12 +121,7 @@ class HiCacheConnector(RemoteConnector):  # type: ignore[misc]
 
     async def batched_get(self, keys: Sequence[Any]) -> list[Any | None]:
         """The chunks, None for those that the store has not or for which there was no memory."""
-        objects: list[Any | None] = []
-        for _ in keys:
-            objects.append(self._cpu.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt))
-            if objects[-1] is None:
-                break
-        taken = [obj for obj in objects if obj is not None]
+        taken = await self._allocate(len(keys))
         headers = [bytearray(chunks.HEADER_BYTES) for _ in taken]
         good: list[Any] = []
         try:
@@ -142,6 +139,25 @@ class HiCacheConnector(RemoteConnector):  # type: ignore[misc]
                 obj.ref_count_down()
         return good + [None] * (len(keys) - len(good))
 
+    async def _allocate(self, count: int) -> list[Any]:
+        """As many full chunks as there is memory for.
+
+        LMCache's own waiting would stand on its event loop, and with it the ends of stores that give memory back. So
+        the first one is waited for here, up to the session's deadline, and further ones not at all.
+        """
+        taken: list[Any] = []
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.session.settings.timeout
+        while len(taken) < count:
+            obj = self._cpu.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt, busy_loop=False)
+            if obj is not None:
+                taken.append(obj)
+            elif taken or loop.time() >= end:
+                break
+            else:
+                await asyncio.sleep(_PAUSE)
+        return taken
+
     def _as_long(self, obj: Any, nbytes: int) -> Any | None:
         """The object itself where its chunk is full, else another one of the right shape."""
         if nbytes == self.full_chunk_size_bytes:
@@ -149,7 +165,8 @@ class HiCacheConnector(RemoteConnector):  # type: ignore[misc]
         tokens, rest = divmod(nbytes, self.single_token_size)
         if rest or not 0 < nbytes < self.full_chunk_size_bytes:
             return None
-        short = self._cpu.allocate(self._metadata.get_shapes(tokens), self.meta_dtypes, self.meta_fmt)
+        shapes = self._metadata.get_shapes(tokens)
+        short = self._cpu.allocate(shapes, self.meta_dtypes, self.meta_fmt, busy_loop=False)
         if short is not None:
             _view(short)[:] = _view(obj)[:nbytes]
         return short

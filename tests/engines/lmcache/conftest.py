@@ -284,5 +284,7 @@ def harness() -> Any:
         page_files=page_files,
         page_of=page_of,
         Server=Server,
+        HeldStore=STORES.HeldStore,
+        HELD=HELD,
         BOUND=BOUND,
     )

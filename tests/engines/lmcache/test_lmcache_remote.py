@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ class Worker:
         self.config = LMCacheEngineConfig.from_defaults(
             chunk_size=CHUNK,
             local_cpu=False,
-            max_local_cpu_size=0.02,
+            max_local_cpu_size=0.004,
             remote_storage_plugins=[plugin],
             extra_config=extra,
             **{"remote_serde": "naive", **more},
@@ -92,19 +93,29 @@ class Worker:
         obj.ref_count_down()
         return True
 
-    def free(self) -> int:
-        """How many full chunks can be taken from the CPU backend's memory: the same before and after, or it leaks."""
-        taken = []
+    def take_all(self) -> list[Any]:
+        """Every full chunk of memory that the CPU backend has."""
+        taken: list[Any] = []
+        shapes = self.metadata.get_shapes()
         while True:
-            obj = self.cpu.allocate(
-                self.metadata.get_shapes(), self.connector.meta_dtypes, self.connector.meta_fmt, busy_loop=False
-            )
+            obj = self.cpu.allocate(shapes, self.connector.meta_dtypes, self.connector.meta_fmt, busy_loop=False)
             if obj is None:
-                break
+                return taken
             taken.append(obj)
+
+    def free(self) -> int:
+        """How many these are: the same before and after, or something leaks."""
+        taken = self.take_all()
         for obj in taken:
             obj.ref_count_down()
         return len(taken)
+
+
+def wait_for(there: Callable[[], object]) -> None:
+    pause, end = threading.Event(), time.monotonic() + BOUND
+    while not there():
+        assert time.monotonic() < end, "it never came to that"
+        pause.wait(0.01)
 
 
 def content(key: Any, tokens: int) -> bytes:
@@ -125,7 +136,7 @@ def loop() -> Iterator[Any]:
 
 
 @pytest.fixture
-def work(loop: Any, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+def work(loop: Any, tmp_path: Path, held: Any) -> Iterator[Callable[..., Worker]]:
     running: list[Worker] = []
 
     def make(given: dict[str, Any] | None = None, **more: Any) -> Worker:
@@ -240,6 +251,54 @@ def test_a_store_that_fails_is_counted(work: Callable[..., Worker], tmp_path: Pa
     assert not worker.backend.contains(chunk_key(1))
     assert not worker.comes_back(chunk_key(1))
     assert worker.free() == before
+
+
+def test_a_read_that_lmcache_gave_up_writes_nowhere(work: Callable[..., Worker], harness: Any) -> None:
+    worker = work({**harness.HELD, "timeout": 30.0}, blocking_timeout_secs=1)
+    store = harness.HeldStore.opened[-1]
+    worker.put(chunk_key(1))
+    before = worker.free()
+    store.held.add("batch_get")
+    assert not worker.comes_back(chunk_key(1))
+    assert store.entered.acquire(timeout=BOUND)
+    wait_for(lambda: worker.free() == before)
+    taken = worker.object_of(chunk_key(2))  # the same memory, in other hands
+    store.release.set()
+    wait_for(lambda: store.returned["batch_get"])
+    assert bytes(taken.byte_array) == content(chunk_key(2), CHUNK)
+    taken.ref_count_down()
+
+
+def test_a_write_keeps_its_memory_until_the_store_lets_go(work: Callable[..., Worker], harness: Any) -> None:
+    worker = work({**harness.HELD, "hold": 600.0})
+    store = harness.HeldStore.opened[-1]
+    before = worker.free()
+    store.held.add("batch_set")
+    obj = worker.object_of(chunk_key(1))
+    future = worker.backend.submit_put_task(chunk_key(1), obj)
+    obj.ref_count_down()
+    assert store.entered.acquire(timeout=BOUND)
+    wait_for(lambda: worker.connector.session.ledger.outcomes("set").get("timeout"))
+    assert worker.free() == before - 1, "LMCache could reuse memory that the store reads"
+    assert not future.done()
+    store.release.set()
+    with pytest.raises(Exception, match="timeout"):
+        future.result(BOUND)
+    wait_for(lambda: worker.free() == before)
+
+
+def test_a_read_waits_for_memory_without_holding_up_the_loop(work: Callable[..., Worker], loop: Any) -> None:
+    worker = work()
+    worker.put(chunk_key(1))
+    taken = worker.take_all()
+    reading = asyncio.run_coroutine_threadsafe(worker.connector.get(chunk_key(1)), loop)
+    assert asyncio.run_coroutine_threadsafe(worker.connector.exists(chunk_key(1)), loop).result(BOUND)
+    assert not reading.done()
+    for obj in taken:
+        obj.ref_count_down()
+    found = reading.result(BOUND)
+    assert bytes(found.byte_array) == content(chunk_key(1), CHUNK)
+    found.ref_count_down()
 
 
 @pytest.mark.parametrize(
