@@ -13,7 +13,8 @@ JSON ?= .bench/judge.json
 ENGINES := sglang vllm lmcache
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint type format conformance bench bench-backends engines $(addprefix engines-,$(ENGINES))
+.PHONY: help install demo test lint type format conformance bench bench-backends engines engines-older
+.PHONY: $(addprefix engines-,$(ENGINES))
 .PHONY: judge-sglang build reference clean
 
 help: ## this list
@@ -58,9 +59,9 @@ bench: $(STAMP) ## ratios, one run, medians: table and .bench/report.json
 bench-backends: $(STAMP) ## each store through a sealed session, as a share of its own client: table and JSON
 	$(BIN)/python benchmarks/bench_backends.py --json .bench/backends.json $(BACKENDS)
 
-engines: $(addprefix engines-,$(ENGINES)) ## set up real engines below .peers and run every door's tests in them
+engines: $(addprefix engines-,$(ENGINES)) engines-older ## set up real engines below .peers, run every door's tests in them
 
-engines-sglang: ## SGLang 0.5.23, and its older versions where a test names them
+engines-sglang: ## SGLang 0.5.23: the door, and the judge of its own classes
 	sh tools/peers/sglang.sh
 	. .peers/sglang/env.sh && "$$PEER_PY" -m pytest tests/engines/sglang tests/engines/sglang_judge
 
@@ -71,6 +72,16 @@ engines-vllm: ## vLLM 0.33.0
 engines-lmcache: ## LMCache 0.5.6
 	sh tools/peers/lmcache.sh
 	.peers/lmcache/venv/bin/python -m pytest tests/engines/lmcache
+
+engines-older: ## older SGLang and vLLM: what of the doors runs in their published code
+	set -e; for version in 0.5.15.post1 0.5.12; do \
+	  sh tools/peers/sglang.sh $$version; \
+	  (. .peers/sglang/$$version/env.sh && "$$PEER_PY" -m pytest tests/engines/sglang); \
+	done
+	VLLM_SOURCES="0.27.0 0.24.0" sh tools/peers/vllm.sh
+	set -e; for version in 0.27.0 0.24.0; do \
+	  PYTHONPATH=.peers/vllm/source-$$version .peers/vllm/venv/bin/python -m pytest tests/engines/vllm; \
+	done
 
 judge-sglang: ## one of SGLang's storage classes by our suite: make judge-sglang CLASS=MODULE:CLASS JSON=FILE
 	sh tools/judge_sglang.sh "$(CLASS)" "$(JSON)"
@@ -83,4 +94,4 @@ reference: $(STAMP) ## docs/reference from the code
 	$(BIN)/python docs/generate_reference.py
 
 clean: ## remove what the verbs made, but not .venv
-	rm -rf .demo .bench dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .demo .outage .bench dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
