@@ -8,20 +8,17 @@ taken apart again: one copy per direction, as many bytes as the page has.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.storage.legality import legal_positions
+from hicache_core.storage.lender import Lender
 from hicache_core.storage.staging import copy_page
 from hicache_core.types import IoContext, Outcome, Page
 
 ALIGNMENT = 64
 """Bytes between the starts of two objects in an arena are a multiple of this."""
-
-WAIT_WITHOUT_DEADLINE = 30.0
 
 Stored: TypeAlias = "int | Outcome"
 """Bytes of the object that was read, its header left out; or why it was not."""
@@ -53,53 +50,12 @@ class RemovingClient(ContiguousClient, Protocol):
         """Remove each object: HIT or MISS."""
 
 
-class Arenas:
-    """Equal pieces of memory, each lent to one call at a time. Owner of the free ones: `_free`, under `_returned`."""
+class Arenas(Lender[memoryview]):
+    """Equal pieces of memory, each lent to one call at a time. nbytes: of each."""
 
     def __init__(self, memories: Sequence[memoryview]) -> None:
+        super().__init__(memories)
         self.nbytes = min(memory.nbytes for memory in memories)
-        self._all = len(memories)
-        self._free = list(memories)
-        self._returned = threading.Condition()
-        self._lent = 0
-        """Arenas in calls, counted once they retire."""
-        self._then: Callable[[], None] | None = None
-
-    @contextmanager
-    def borrow(self, deadline: float | None) -> Iterator[memoryview | None]:
-        """One arena, or None where none was given back before the deadline."""
-        until = time.monotonic() + WAIT_WITHOUT_DEADLINE if deadline is None else deadline
-        with self._returned:
-            self._returned.wait_for(lambda: self._free or self._then, max(0.0, until - time.monotonic()))
-            arena = self._free.pop() if self._free else None
-        try:
-            yield arena
-        finally:
-            if arena is not None:
-                self._give_back(arena)
-
-    def retire(self, then: Callable[[], None]) -> None:
-        """Lend nothing any more. `then` is called once every arena is back, now or by the call that was the last."""
-        with self._returned:
-            self._lent = self._all - len(self._free)
-            self._free = []
-            self._then = then
-            self._returned.notify_all()
-            last = self._lent == 0
-        if last:
-            then()
-
-    def _give_back(self, arena: memoryview) -> None:
-        with self._returned:
-            then = self._then
-            if then is None:
-                self._free.append(arena)
-                self._returned.notify()
-                return
-            self._lent -= 1
-            last = self._lent == 0
-        if last:
-            then()
 
 
 class ContiguousBackend:

@@ -9,13 +9,11 @@
 from __future__ import annotations
 
 import ctypes
-import queue
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from hicache_core.storage.lender import Lender
 from hicache_core.storage.lent_memory import Extent
 from hicache_core.storage.staging import HOLDS_THE_GIL_BELOW
 from hicache_core.types import Outcome
@@ -27,7 +25,6 @@ CALL_PARTS = 1024
 PAGE_PARTS = 8
 """A page of more parts is gathered."""
 _ALIGNMENT = 64
-_WAIT_WITHOUT_DEADLINE = 30.0
 
 Covers: TypeAlias = "Callable[[int, int], bool]"
 Move: TypeAlias = "Callable[[int, int, Objects], list[Outcome]]"
@@ -69,9 +66,7 @@ class Bounce:
     def __init__(self, memory: Extent, covers: Covers | None) -> None:
         start, nbytes = memory
         self.arena_bytes = nbytes // ARENAS // _ALIGNMENT * _ALIGNMENT
-        self._free: queue.LifoQueue[int] = queue.LifoQueue()
-        for number in range(ARENAS):
-            self._free.put(start + number * self.arena_bytes)
+        self._arenas = Lender([start + number * self.arena_bytes for number in range(ARENAS)])
         self._covers = covers
 
     def run(self, objects: Objects, deadline: float | None, move: Move, *, reading: bool) -> list[Outcome]:
@@ -86,7 +81,7 @@ class Bounce:
         needs = [self._need(*pair) for pair in zip(objects.ptrs, objects.sizes, strict=True)]
         if not any(need.nbytes for need in needs):
             return self._grouped(objects, needs, 0, move, reading=reading)
-        with self._arena(deadline) as arena:
+        with self._arenas.borrow(deadline) as arena:
             if arena is None:
                 return [Outcome.TIMEOUT] * count
             return self._grouped(objects, needs, arena, move, reading=reading)
@@ -173,19 +168,6 @@ class Bounce:
             moved.append(_Copy(arena, ptr, size))
             arena += _padded(size)
         return row, arena
-
-    @contextmanager
-    def _arena(self, deadline: float | None) -> Iterator[int | None]:
-        wait = _WAIT_WITHOUT_DEADLINE if deadline is None else deadline - time.monotonic()
-        try:
-            arena = self._free.get(timeout=max(0.001, wait))
-        except queue.Empty:
-            yield None
-            return
-        try:
-            yield arena
-        finally:
-            self._free.put(arena)
 
 
 def _run(copies: Sequence[Sequence[_Copy]], *, reading: bool) -> None:
