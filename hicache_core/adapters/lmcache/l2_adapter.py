@@ -12,7 +12,7 @@ import functools
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from lmcache.lmcache_native import Bitmap
@@ -32,7 +32,7 @@ from hicache_core.adapters.lmcache.contexts import (
 from hicache_core.adapters.lmcache.listing import list_page
 from hicache_core.adapters.lmcache.options import L2Options, Models
 from hicache_core.adapters.lmcache.tasks import Locks, Results, Task, Turnstile
-from hicache_core.errors import NotSupportedError, StorageError, told, trace_of
+from hicache_core.errors import MisuseError, NotSupportedError, StorageError, told, trace_of
 from hicache_core.storage import Handle, open_session
 from hicache_core.types import Outcome
 
@@ -90,14 +90,14 @@ class HiCacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
         """Store each object. The task fails where one of them does; the others are in the store all the same."""
-        task = Task(next(self._numbers), list(keys))
-        self._guarded(task, self._end_store, lambda: self._queue_store(task, objects))
+        task = Task(next(self._numbers), list(keys), list(objects))
+        self._guarded(task, self._end_store, lambda: self._queue_store(task))
         return task.number
 
-    def _queue_store(self, task: Task, objects: Sequence[Any]) -> None:
-        views = _views(objects)
+    def _queue_store(self, task: Task) -> None:
+        views = _views(task)
         task.sizes = [len(view) for view in views]
-        parts = self._contexts.by_pool(task.keys, [layout_of_object(obj) for obj in objects])
+        parts = self._contexts.by_pool(task.keys, [layout_of_object(obj) for obj in task.objects])
         task.unanswered = task.held = len(parts)
         if not parts:
             self._end_store(task)
@@ -229,13 +229,13 @@ class HiCacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
         """Fill each object."""
-        task = Task(next(self._numbers), list(keys))
-        self._guarded(task, self._end_load, lambda: self._begin_load(task, objects))
+        task = Task(next(self._numbers), list(keys), list(objects))
+        self._guarded(task, self._end_load, lambda: self._begin_load(task))
         return task.number
 
-    def _begin_load(self, task: Task, objects: Sequence[Any]) -> None:
-        views = _views(objects)
-        parts = self._contexts.by_pool(task.keys, [layout_of_object(obj) for obj in objects])
+    def _begin_load(self, task: Task) -> None:
+        views = _views(task)
+        parts = self._contexts.by_pool(task.keys, [layout_of_object(obj) for obj in task.objects])
         task.unanswered = len(parts)
         for part in parts:
             pages = [[views[i]] for i in part.indices]
@@ -353,8 +353,10 @@ class HiCacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return f"<HiCacheL2Adapter {self.session!r}>"
 
 
-def _views(objects: Sequence[Any]) -> list[memoryview]:
-    return [memoryview(obj.byte_array).cast("B") for obj in objects]
+def _views(task: Task) -> list[memoryview]:
+    if len(task.objects) != len(task.keys):
+        raise MisuseError(f"{len(task.keys)} keys with {len(task.objects)} objects")
+    return [memoryview(obj.byte_array).cast("B") for obj in task.objects]
 
 
 def _outcomes(handle: Handle[list[Outcome]], count: int) -> list[Outcome]:

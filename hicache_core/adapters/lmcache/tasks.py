@@ -63,6 +63,8 @@ class Task:
 
     number: int
     keys: list[Any]
+    objects: list[Any] = field(default_factory=list)
+    """Kept while the store may touch them: a view of one does not keep its memory."""
     unanswered: int = 0
     held: int = 0
     good: list[int] = field(default_factory=list)
