@@ -2,6 +2,8 @@
 
 import os
 import sys
+import threading
+import time
 
 import pytest
 from hicache_hf3fs.backend import open_hf3fs
@@ -130,6 +132,33 @@ def test_all_rings_stuck_is_a_timeout_and_they_come_back(opened, emulated_option
     assert len(store.backend._store.mover._lanes) == 2
     patient(monkeypatch, world)
     assert store.get(store.key(1))[0] is HIT
+
+
+def test_rings_that_are_slow_to_make_hold_up_nobody_else(opened, emulated_options, monkeypatch):
+    mover = opened(**emulated_options, rings=2).backend._store.mover
+    begun, go, got = threading.Event(), threading.Event(), []
+    make = mover._make
+
+    def slow():
+        begun.set()
+        assert go.wait(30)
+        return make()
+
+    monkeypatch.setattr(mover, "_make", slow)
+
+    def second():
+        with mover._lane(time.monotonic() + 30) as lane:
+            got.append(lane)
+
+    waiter = threading.Thread(target=second, daemon=True)
+    with mover._lane(time.monotonic() + 30) as first:
+        waiter.start()
+        assert begun.wait(30)
+    with mover._lane(time.monotonic() + 30) as again:  # while the second is being made
+        assert again is first
+        go.set()
+        waiter.join(30)
+    assert len({id(first), *map(id, got)}) == 2
 
 
 def test_shared_memory_and_links_go_with_the_store_or_with_the_next(opened, emulated_options, world):

@@ -88,6 +88,8 @@ class UsrbioMover:
         self._most = options.rings
         self._changed = threading.Condition()
         self._closed = False
+        self._making = 0
+        """Lanes that calls are just making."""
         self._settled: list[Slot] = []
         try:
             self._lanes = [self._make()]
@@ -185,18 +187,38 @@ class UsrbioMover:
         with self._changed:
             while not self._closed:
                 self._look_at_stuck()
-                if not self._free and len(self._lanes) < self._most:
-                    self._lanes.append(self._make())
-                    self._free.append(self._lanes[-1])
                 if self._free:
                     lane = self._free.pop()
                     lane.running = True
                     return lane
+                if len(self._lanes) + self._making < self._most:
+                    self._making += 1
+                    break
                 if not self._changed.wait(max(0.0, min(until - time.monotonic(), 0.05))) and (
                     time.monotonic() >= until
                 ):
-                    break
+                    return None
+            else:
+                return None
+        return self._another()
+
+    def _another(self) -> Lane | None:
+        """A new lane, made without the lock: the SDK maps memory and asks the 3FS client. None after close."""
+        lane: Lane | None = None
+        try:
+            lane = self._make()
+        finally:
+            with self._changed:
+                self._making -= 1
+                closed = self._closed
+                if lane is not None and not closed:
+                    lane.running = True
+                    self._lanes.append(lane)
+                self._changed.notify()
+        if closed:
+            lane.close()
             return None
+        return lane
 
     def _look_at_stuck(self) -> None:
         """Lanes whose last I/O was given up are free again when it has come to its end."""
