@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from hicache_core.errors import HiCacheError
+from hicache_core.errors import DevServerError, HiCacheError
 from hicache_core.plugin.dev_servers import DevServer, make_dev_server
 
 from .engine import Engine
@@ -32,6 +32,8 @@ PROMPT_TOKENS = 512
 ANSWER_TOKENS = 8
 DRAIN_SECONDS = 2.0
 """Bound on the wait for a prompt's pages to reach L3, or to be refused, before the next prompt."""
+RESTART_SECONDS = 120.0
+"""Bound on the wait for the server's second start, once the loop is over."""
 MOST_RATIO = 1.3
 """Time to first token of misses, with the store and without L3: what may be noticed."""
 
@@ -184,10 +186,12 @@ class _Restart:
             self._error = error
 
     def finish(self) -> None:
-        """Wait for it. Raises what the start raised."""
-        self._thread.join(120.0)
+        """Wait for it. Raises what the start raised, and DevServerError where it does not end."""
+        self._thread.join(RESTART_SECONDS)
         if self._error is not None:
             raise self._error
+        if self._thread.is_alive():
+            raise DevServerError(f"the server was not started again within {RESTART_SECONDS:g} s")
 
 
 def _answer(engine: Engine, ids: TokenIds) -> tuple[Completion | None, str]:
