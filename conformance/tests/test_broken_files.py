@@ -14,6 +14,12 @@ BROKEN = [
     if issubclass(backend, TinyFiles) and backend is not TinyFiles
 ]
 
+NEED_A_SERVER = {
+    "acknowledged_pages_survive_the_death_of_the_server",
+    "a_dead_server_costs_misses_and_is_found_again",
+}
+"""Judged in test_mortal_store.py: files have no server that could die."""
+
 
 def target_of(backend, tmp_path, module="broken_files", **more):
     attribute = f"{backend.__name__}Spec" if module == "broken_files" else "SOUND"
@@ -32,4 +38,7 @@ def test_a_broken_file_store_is_caught_by_its_case(backend, tmp_path):
 @pytest.mark.parametrize("case", catalogue(["durable", "shared", "hostile"]), ids=lambda case: case.id)
 def test_a_sound_file_store_passes(case, tmp_path):
     result = run_case(case, target_of(TinyFiles, tmp_path, "tiny_files"))
-    assert (result.outcome, result.reason) == ("pass", "")
+    if case.id in NEED_A_SERVER:
+        assert result.not_applicable, result.reason
+    else:
+        assert (result.outcome, result.reason) == ("pass", "")
