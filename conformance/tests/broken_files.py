@@ -55,7 +55,7 @@ class ReplacesInPlace(TinyFiles):
         data = tmp.read_bytes()
         with path.open("r+b", buffering=0) as file:
             file.write(data[: len(data) // 2])
-            threading.Event().wait(0.005)
+            threading.Event().wait(0.03)
             file.write(data[len(data) // 2 :])
         return Outcome.STORED
 
