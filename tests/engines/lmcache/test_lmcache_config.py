@@ -101,3 +101,17 @@ def test_help_names_every_option() -> None:
     text = HiCacheL2AdapterConfig.help()
     for option in ("backend", "options", "url", "weights", "models", "capacity", "hold", "tenant"):
         assert f"- {option} (" in text
+
+
+def test_the_lines_of_the_guide_are_what_the_door_takes(start: Start, harness: Any, tmp_path: Path) -> None:
+    guide = Path(__file__).parents[3] / "docs" / "guides" / "lmcache.md"
+    text = guide.read_text(encoding="utf-8")
+    told = json.JSONDecoder().raw_decode(text, text.index("--l2-adapter '{") + len("--l2-adapter '"))[0]
+    params = told["adapter_params"]
+    params["options"]["root"] = str(tmp_path / "kv")
+    params["model_path"] = str(model_folder(tmp_path / "weights", 1))
+    assert (told["type"], told["module_path"]) == ("plugin", "hicache_core.adapters.lmcache")
+    server = start(params)
+    assert type(server.adapter).__name__ == told["class_name"]
+    server.store([harness.key_of(1)])
+    assert server.comes_back([harness.key_of(1)]) == 1

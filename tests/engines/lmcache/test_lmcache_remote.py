@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -316,3 +317,21 @@ def test_a_bad_configuration_stops_the_start(
 ) -> None:
     with pytest.raises(IrrecoverableException, match=says):
         work(given, **more)
+
+
+def test_a_warning_where_chunk_hashes_do_not_last(
+    work: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from hicache_core.adapters.lmcache import connector
+
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    connector._told_of_hashes.cache_clear()
+    with caplog.at_level(logging.WARNING, "hicache_core.adapters.lmcache"):
+        work()
+        work()
+    assert caplog.text.count("PYTHONHASHSEED") == 1
+    connector._told_of_hashes.cache_clear()
+    caplog.clear()
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    work()
+    assert "PYTHONHASHSEED" not in caplog.text
