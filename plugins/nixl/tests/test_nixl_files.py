@@ -14,12 +14,14 @@ from hicache_nixl import agents
 from hicache_nixl.posix import Mover
 
 from hicache_core.errors import MisuseError, OpenError, OptionError
+from hicache_core.namespace import Identity
 from hicache_core.pools.geometry import KVGeometry
 from hicache_core.pools.host import make_host_pool
+from hicache_core.storage import open_session
 from hicache_core.storage.seals import aligned_memory
 from hicache_core.types import IoContext, Outcome, Page
 
-ENGINES = ("posix_aio", "io_uring", "linux_aio", "default")
+ENGINES = ("auto", "posix_aio", "io_uring", "linux_aio", "default")
 SEAL, REGION = 4096, 8192
 """Bytes: multiples of what O_DIRECT asks for."""
 
@@ -116,6 +118,36 @@ def test_a_page_larger_than_the_bounce_goes_by_system_calls(
     into = [page(0, 64, 1 << 20), page(0, 64, 64)]
     assert store.batch_get(keys[:2], into, IoContext()) == [Outcome.HIT] * 2
     assert same(into[0], large)
+
+
+def test_where_io_uring_is_forbidden_posix_aio_is_taken(
+    opened: Callable[..., Any], tmp_path: Path, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, asked = agents.Agent.__init__, []
+
+    def forbidden(self: agents.Agent, name: str, plugin: str, parameters: Any) -> None:
+        asked.append(dict(parameters))
+        if "use_uring" in parameters:
+            raise PermissionError("io_uring_setup")
+        inner(self, name, plugin, parameters)
+
+    monkeypatch.setattr(agents.Agent, "__init__", forbidden)
+    store = opened(root=str(tmp_path / "kv"), agents=1)
+    assert asked == [{"use_uring": "true"}, {"use_posix_aio": "true"}]
+    assert store.batch_set(keys[:1], [page(1)], IoContext()) == [Outcome.STORED]
+    with pytest.raises(OpenError, match="io_uring_setup"):
+        opened(root=str(tmp_path / "kv"), agents=1, engine="io_uring")
+
+
+def test_a_session_registers_its_seals_and_pages_of_a_pool_go_straight(tmp_path: Path) -> None:
+    pool = make_host_pool(KVGeometry("mha", 3, 2, 16, page_size=4), "page_first", 8, reserve=0)
+    identity = Identity("m", "declared:w", "float16", 4, "mha", 3, 2, 16)
+    hashes, slots = [f"{number:064x}" for number in range(4)], np.arange(4)
+    with open_session("nixl", identity=identity, options={"root": str(tmp_path / "kv")}) as session:
+        session.register_host_pool(pool)
+        assert session.set_v1(hashes, slots) == [Outcome.STORED] * 4
+        assert session.get_v1(hashes, slots + 4) == [Outcome.HIT] * 4
+        assert (session.stats().by_nixl, session.stats().bounced) == (8, 0)
 
 
 def test_a_page_cut_short_and_a_missing_one_fail_alone(

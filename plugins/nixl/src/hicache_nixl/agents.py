@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hicache_core.errors import OpenError
+from hicache_core.storage.lender import Lender
 from hicache_core.storage.lent_memory import Extent, LentMemory
 
 Descriptors = npt.NDArray[np.uint64]
 """uint64[n, 3]: address or offset, bytes, device (0: memory; else descriptor of a file, number of an object)."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 20e-6, 1e-3
+FIRST_PAUSE, LONGEST_PAUSE = 20e-6, 1e-4
 """Seconds between two looks at a transfer under way, which makes progress by them: NIXL has no event to wait for."""
-_WAIT_WITHOUT_DEADLINE = 30.0
 
 
 class NixlError(OSError):
@@ -114,7 +113,6 @@ class Agents:
         """Raises OpenError where NIXL cannot make the plugin."""
         self.memory = LentMemory()
         self._all: list[Agent] = []
-        self._idle: queue.LifoQueue[Agent] = queue.LifoQueue()
         for number in range(count):
             try:
                 agent = Agent(f"hicache-{os.getpid()}-{id(self):x}-{number}", plugin, parameters)
@@ -125,26 +123,16 @@ class Agents:
                     "`hicache doctor` says which plugins load here"
                 ) from error
             self._all.append(agent)
-            self._idle.put(agent)
+        self._idle = Lender(self._all)
 
     @property
     def names(self) -> list[str]:
         """Of the agents."""
         return [agent.name for agent in self._all]
 
-    @contextmanager
-    def one(self, deadline: float | None) -> Iterator[Agent | None]:
+    def one(self, deadline: float | None) -> AbstractContextManager[Agent | None]:
         """An agent nobody else uses, or None where none was free before the deadline."""
-        wait = _WAIT_WITHOUT_DEADLINE if deadline is None else deadline - time.monotonic()
-        try:
-            agent = self._idle.get(timeout=max(0.001, wait))
-        except queue.Empty:
-            yield None
-            return
-        try:
-            yield agent
-        finally:
-            self._idle.put(agent)
+        return self._idle.borrow(deadline)
 
     def register(self, extent: Extent, holder: str, *, shareable: bool = False) -> None:
         """Make memory known to all. Raises MisuseError where it is known already, OpenError where NIXL refuses."""

@@ -11,23 +11,15 @@ from hicache_file.backend import FileBackend
 from hicache_file.opening import open_store
 from hicache_file.store import Store
 
-from hicache_core.errors import MisuseError, OptionError
+from hicache_core.errors import MisuseError, OpenError, OptionError
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.storage.lent_memory import Extent, address_of, extents_of
 from hicache_core.storage.seals import aligned_memory
 from hicache_core.types import Buffer, HostPoolView, OpenContext, PoolName
 from hicache_nixl.agents import Agents
 from hicache_nixl.objects import open_objects
-from hicache_nixl.options import NixlOptions
+from hicache_nixl.options import PARAMETERS, NixlOptions, capabilities
 from hicache_nixl.posix import Mover, NixlPublisher, NixlReader
-
-PARAMETERS = {
-    "posix_aio": {"use_posix_aio": "true"},
-    "io_uring": {"use_uring": "true"},
-    "linux_aio": {"use_aio": "true"},
-    "default": {},
-}
-"""What NIXL's POSIX plugin is told for each engine."""
 
 
 def open_nixl(options: NixlOptions, ctx: OpenContext) -> object:
@@ -39,11 +31,21 @@ def open_nixl(options: NixlOptions, ctx: OpenContext) -> object:
     with ExitStack() as undo:
         store = open_store(options.of_files(), inspecting=ctx.inspecting)
         undo.callback(store.close)
-        agents = Agents(options.agents, "POSIX", PARAMETERS[options.engine])
+        agents = _agents(options)
         undo.callback(agents.close)
         backend = NixlFileBackend(store, agents, options)
         undo.pop_all()
         return backend
+
+
+def _agents(options: NixlOptions) -> Agents:
+    """Agents of the engine that was asked for. Raises OpenError. Containers often forbid io_uring."""
+    if options.engine != "auto":
+        return Agents(options.agents, "POSIX", PARAMETERS[options.engine])
+    try:
+        return Agents(options.agents, "POSIX", PARAMETERS["io_uring"])
+    except OpenError:
+        return Agents(options.agents, "POSIX", PARAMETERS["posix_aio"])
 
 
 class NixlStats(msgspec.Struct):
@@ -70,6 +72,7 @@ class NixlFileBackend(FileBackend):
             arenas[name] = arena
         self._mover = Mover(agents, arenas, direct=options.direct)
         super().__init__(store, NixlPublisher(store, self._mover), NixlReader(store, self._mover))
+        self.capabilities = capabilities(options)
         self._pools: dict[PoolName, tuple[HostPoolView, list[Extent]]] = {}
         self._registering = threading.Lock()
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hicache_core.plugin.bare_clients import BareCase, PageMemory
+from hicache_nixl.options import PARAMETERS
 
 
 class NixlClient:
-    """NIXL's POSIX plugin by POSIX AIO. Nothing is published atomically, nothing is checked."""
+    """NIXL's POSIX plugin by the engine of the options. Nothing is published atomically, nothing is checked."""
 
     def __init__(self, options: Mapping[str, Any], memory: PageMemory) -> None:
         from nixl import nixl_agent, nixl_agent_config
@@ -21,7 +22,7 @@ class NixlClient:
         os.makedirs(self._directory, exist_ok=True)
         self._base, self._nbytes = memory.ctypes.data, memory.shape[1]
         self._agent: Any = nixl_agent("bare", nixl_agent_config(backends=[]))
-        self._agent.create_backend("POSIX", {"use_posix_aio": "true"})
+        self._agent.create_backend("POSIX", PARAMETERS[options["engine"]])
         self._memory = self._agent.register_memory([(self._base, memory.nbytes, 0, "")], "DRAM")
 
     def put(self, keys: Sequence[str], slots: Sequence[int]) -> None:
@@ -63,10 +64,14 @@ class NixlClient:
                 os.close(fd)
 
 
-@contextmanager
-def directory_of(directory: Path, nbytes: int) -> Iterator[Mapping[str, Any]]:
-    """A root in the directory given."""
-    yield {"root": str(directory / "store")}
+def files_by(engine: str) -> BareCase:
+    """Plugin POSIX by one engine, on both sides."""
+
+    @contextmanager
+    def directory_of(directory: Path, nbytes: int) -> Iterator[Mapping[str, Any]]:
+        yield {"root": str(directory / "store"), "engine": engine}
+
+    return BareCase(f"posix, {engine}", directory_of, NixlClient, at_least=0.75, aim=0.85)
 
 
-CASES = (BareCase("posix", directory_of, NixlClient, at_least=0.75, aim=0.85),)
+CASES = (files_by("io_uring"), files_by("posix_aio"))

@@ -13,7 +13,15 @@ from hicache_core.plugin.sizes import ByteSize
 from hicache_core.types import Capabilities
 
 Plugin = Literal["POSIX", "OBJ"]
-Engine = Literal["posix_aio", "io_uring", "linux_aio", "default"]
+Engine = Literal["auto", "io_uring", "posix_aio", "linux_aio", "default"]
+
+PARAMETERS = {
+    "posix_aio": {"use_posix_aio": "true"},
+    "io_uring": {"use_uring": "true"},
+    "linux_aio": {"use_aio": "true"},
+    "default": {},
+}
+"""What NIXL's POSIX plugin is told for each engine."""
 
 HEADER_BYTES = 16
 """In front of each object of OBJ: eight bytes of magic, then its length, since NIXL does not tell a stored length."""
@@ -30,7 +38,9 @@ class NixlOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, froz
     ] = 64 << 20
 
     root: Annotated[str | None, Meta(description="POSIX: the store's own directory; made (0700) if needed")] = None
-    engine: Annotated[Engine, Meta(description="POSIX: how NIXL moves bytes; default: as it likes")] = "posix_aio"
+    engine: Annotated[
+        Engine, Meta(description="POSIX: auto: io_uring where it may be used, else posix_aio; default: as NIXL likes")
+    ] = "auto"
     direct: Annotated[
         bool, Meta(description="POSIX: bypass the page cache (O_DIRECT) where a page's length allows it")
     ] = False

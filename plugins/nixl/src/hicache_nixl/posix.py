@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from hicache_file.options import DIRECT_ALIGNMENT
@@ -39,6 +39,10 @@ class Job:
     page: Page
     nbytes: int
     error: OSError | None = None
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    """Address and bytes of each buffer that has any; filled in by the mover."""
+    straight: bool = True
+    """All of them are registered, and aligned where that counts."""
 
 
 class Mover:
@@ -68,8 +72,9 @@ class Mover:
         runs: list[list[Job]] = []
         parts = used = 0
         for job in jobs:
-            need = 0 if self._goes_straight(job) else -(-job.nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
-            count = len(job.page)
+            self._look_at(job)
+            need = 0 if job.straight else -(-job.nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
+            count = len(job.parts)
             if not runs or parts + count > PARTS or used + need > room:
                 runs.append([])
                 parts = used = 0
@@ -77,17 +82,12 @@ class Mover:
             parts, used = parts + count, used + need
         return runs
 
-    def _goes_straight(self, job: Job) -> bool:
+    def _look_at(self, job: Job) -> None:
         covers = self._agents.memory.covers
-        for buffer in job.page:
-            if not buffer.nbytes:
-                continue
-            address = address_of(buffer)
-            if not covers(address, buffer.nbytes):
-                return False
-            if self._direct and (address % DIRECT_ALIGNMENT or buffer.nbytes % DIRECT_ALIGNMENT):
-                return False
-        return True
+        job.parts = [(address_of(buffer), len(buffer)) for buffer in job.page if len(buffer)]
+        job.straight = all(covers(address, nbytes) for address, nbytes in job.parts)
+        if self._direct and job.straight:
+            job.straight = not any(address % DIRECT_ALIGNMENT or n % DIRECT_ALIGNMENT for address, n in job.parts)
 
     def _by_nixl(self, agent: Agent, jobs: Sequence[Job], *, writing: bool) -> None:
         """One transfer. Raises NixlError."""
@@ -96,8 +96,8 @@ class Mover:
         remote: list[tuple[int, int, int]] = []
         bounced: list[tuple[Job, memoryview]] = []
         for job in jobs:
-            page = job.page
-            if not self._goes_straight(job):
+            parts = job.parts
+            if not job.straight:
                 padded = -(-job.nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
                 if padded > arena.nbytes - used:
                     raise NixlError(f"a page of {job.nbytes:,} bytes is larger than bounce_size allows")
@@ -105,14 +105,13 @@ class Mover:
                 used += padded
                 bounced.append((job, place))
                 if writing:
-                    copy_page([place], page)
-                page = [place]
-            at = 0
-            for buffer in page:
-                if buffer.nbytes:
-                    local.append((address_of(buffer), buffer.nbytes, 0))
-                    remote.append((at, buffer.nbytes, job.fd))
-                    at += buffer.nbytes
+                    copy_page([place], job.page)
+                parts = [(address_of(place), job.nbytes)] if job.nbytes else []
+            at, fd = 0, job.fd
+            for address, nbytes in parts:
+                local.append((address, nbytes, 0))
+                remote.append((at, nbytes, fd))
+                at += nbytes
         if local:
             targets = [(0, job.nbytes, job.fd, "") for job in jobs if job.nbytes]
             agent.move(
