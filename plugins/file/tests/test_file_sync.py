@@ -1,5 +1,6 @@
 """What is made durable, and when; and O_DIRECT."""
 
+import errno
 import mmap
 import os
 
@@ -70,6 +71,45 @@ def test_direct_io_of_a_page_that_was_cut_short(root):
     os.truncate(path, 9_999)
     page = [memoryview(bytearray(10_000))]
     assert backend.batch_get(["ns/k"], [page], IoContext()) == [Outcome.CORRUPT]
+    backend.close()
+
+
+@pytest.mark.parametrize("nbytes", [40_000, 40_960])
+def test_a_disk_that_fills_up_in_the_middle_of_a_direct_page(root, monkeypatch, nbytes):
+    """What is left of the bounce buffer after a short write must not hide why the rest was not taken."""
+    backend = direct_store(root)
+    real, left = os.pwritev, [8192]
+
+    def fills_up(fd, buffers, offset):
+        if offset >= left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with memoryview(buffers[0])[: left[0] - offset] as some:
+            return real(fd, [some], offset)
+
+    page = [memoryview(mmap.mmap(-1, 4096)), memoryview(mmap.mmap(-1, nbytes))[: nbytes - 4096]]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", fills_up)
+        assert backend.batch_set(["ns/k"], [page], IoContext()) == [Outcome.REJECTED]
+    assert backend.stats().rejected == 1
+    assert backend.batch_set(["ns/k"], [page], IoContext()) == [Outcome.STORED]
+    backend.close()
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_direct_read(root, monkeypatch):
+    backend = direct_store(root)
+    backend.batch_set(["ns/k"], [[memoryview(bytes(40_000))]], IoContext())
+    real = os.preadv
+
+    def breaks(fd, buffers, offset):
+        if offset:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        with memoryview(buffers[0])[:8192] as some:
+            return real(fd, [some], offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", breaks)
+        assert backend.batch_get(["ns/k"], [[memoryview(bytearray(40_000))]], IoContext()) == [Outcome.UNAVAILABLE]
+    assert "Input/output error" in backend.stats().last_error
     backend.close()
 
 

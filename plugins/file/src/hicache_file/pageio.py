@@ -71,13 +71,12 @@ def write_page_direct(fd: int, page: Page, nbytes: int) -> None:
         size = -(-nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
         if not size:
             return
-        with mmap.mmap(-1, size) as bounce:
-            at = 0
-            for buffer in page:
-                bounce[at : at + buffer.nbytes] = buffer
-                at += buffer.nbytes
-            with memoryview(bounce) as whole:
-                write_page(fd, [whole], size)
+        bounce = memoryview(mmap.mmap(-1, size))  # not closed: views of it live on in an error's frames
+        at = 0
+        for buffer in page:
+            bounce[at : at + buffer.nbytes] = buffer
+            at += buffer.nbytes
+        write_page(fd, [bounce], size)
         os.ftruncate(fd, nbytes)
 
 
@@ -88,19 +87,17 @@ def read_page_direct(fd: int, page: Page, nbytes: int) -> int:
     size = -(-nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
     if not size:
         return 0
-    with mmap.mmap(-1, size) as bounce:
-        with memoryview(bounce) as whole:
-            done = 0
-            # Only the end of the file makes a read short by less than the alignment.
-            while moved := os.preadv(fd, [whole[done:]], done):
-                done += moved
-                if done >= nbytes or done % DIRECT_ALIGNMENT:
-                    break
-            at = 0
-            for buffer in page:
-                taken = max(0, min(buffer.nbytes, done - at))
-                buffer[:taken] = whole[at : at + taken]
-                at += buffer.nbytes
+    bounce, done = memoryview(mmap.mmap(-1, size)), 0
+    # Only the end of the file makes a read short by less than the alignment.
+    while moved := os.preadv(fd, [bounce[done:]], done):
+        done += moved
+        if done >= nbytes or done % DIRECT_ALIGNMENT:
+            break
+    at = 0
+    for buffer in page:
+        taken = max(0, min(buffer.nbytes, done - at))
+        buffer[:taken] = bounce[at : at + taken]
+        at += buffer.nbytes
     return min(done, nbytes)
 
 
