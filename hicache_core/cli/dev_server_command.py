@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import tempfile
 import threading
@@ -79,8 +80,16 @@ def _announce(name: str, server: DevServer, place: Path, *, as_json: bool) -> No
         print(json.dumps(told), flush=True)  # noqa: T201 - one line for a machine that waits for it
         return
     out.print(f"[bold]{name}[/] runs in {place} (pid {', '.join(str(p.pid) for p in server.processes)})")
-    out.print("As --hicache-storage-backend-extra-config, or wherever a backend is configured:")
+    out.print("On a command line, as of `hicache store ls` (`hicache conformance NAME` takes the -o alone):")
+    out.print(f"--backend {server.backend} {_assignments(server.options)}", soft_wrap=True, markup=False)
+    out.print('In JSON (SGLang: under "hicache"; vLLM: in the secondary tier; LMCache: in adapter_params):')
     out.print(json.dumps(config), soft_wrap=True, markup=False)
     for variable, value in server.environment.items():
         out.print(f"export {variable}={value}", soft_wrap=True, markup=False)
     out.print("Ctrl-C stops it.")
+
+
+def _assignments(options: dict[str, Any]) -> str:
+    """The options as a shell takes them: text as it is, everything else as JSON."""
+    pairs = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in options.items())
+    return " ".join(f"-o {shlex.quote(f'{name}={value}')}" for name, value in pairs)

@@ -25,7 +25,7 @@ def new_backend(
     written = write_backend(name, directory)
     for path in written:
         out.print(str(path), markup=False, soft_wrap=True)
-    place = shlex.quote(str(directory))
+    place = shlex.quote(f"{directory}[test]")
     out.print(f"\nNow:\n  pip install -e {place} && hicache conformance {name}", markup=False, soft_wrap=True)
     out.print(
         f"and put your store's client into {written[4].relative_to(directory)}; docs/guides/write-a-backend.md goes "

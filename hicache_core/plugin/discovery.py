@@ -19,6 +19,8 @@ from hicache_core.types import PLUGIN_API, BackendSpec
 
 DISABLE_VARIABLE = "HICACHE_DISABLE_PLUGINS"
 HOOK = "hicache_backend"
+_OURS = frozenset({"aibrix", "eic", "file", "hf3fs", "mooncake", "nixl", "s3", "simm"})
+"""Backends of this project that are distributions of their own: hicache-NAME."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,10 @@ def find_backend(name: str, *, disable: Iterable[str] | str | None = None) -> Ba
             raise PluginError(f"{plugin}. `hicache doctor` says more.") from plugin.error
     if name in found.disabled:
         raise PluginError(f"backend {name!r} is disabled by {DISABLE_VARIABLE}")
-    hint = f"Broken: {', '.join(p.entry for p in found.broken)} (see `hicache doctor`)." if found.broken else ""
-    raise UnknownNameError("backend", name, found.specs, hint)
+    hints = [f"It is not installed: pip install hicache-{name}."] if name in _OURS else []
+    if found.broken:
+        hints.append(f"Broken: {', '.join(p.entry for p in found.broken)} (see `hicache doctor`).")
+    raise UnknownNameError("backend", name, found.specs, " ".join(hints))
 
 
 def _discover(disabled: frozenset[str]) -> Discovery:

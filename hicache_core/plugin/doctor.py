@@ -10,6 +10,8 @@ from hicache_core.plugin.engines import examine_engines
 from hicache_core.plugin.environment import Finding, examine_environment
 from hicache_core.plugin.select import module_exists, resolve_dotted
 
+CORE = "hicache-core"
+
 __all__ = ["Finding", "diagnose", "examine_plugins"]
 
 
@@ -42,8 +44,11 @@ def _backend(found: FoundBackend) -> Iterator[Finding]:
     subject = f"backend {spec.name}"
     origin = f"{found.distribution} {found.version}" + (", runs on a fake of its store" if spec.fake else "")
     missing = [need for need in spec.requires if not module_exists(need.module)]
+    asked_for = found.distribution != CORE  # what comes with the core unasked is nobody's problem yet
     for need in missing:
-        yield Finding("warn", subject, f"{origin}: the module {need.module!r} is not installed", need.install)
+        message = f"{origin}: the module {need.module!r} is not installed"
+        message += "" if asked_for else "; needed only by this backend"
+        yield Finding("warn" if asked_for else "ok", subject, message, need.install)
     if missing:  # the probe would ask the SDK that is not there
         return
     complaints = _probe(found)

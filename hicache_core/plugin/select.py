@@ -157,6 +157,8 @@ def _from_url(url: str, allow_dynamic: Iterable[str] | None) -> BackendChoice:
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:  # its text repeats what may be a secret, and so would the cause
         raise OptionError(f"{shown} is no URL that can be read; write NAME://PLACE?name=value&name=value") from None
+    if not parts.scheme:  # pasted JSON, for one: it may hold a secret, so it is not repeated
+        raise OptionError(f"a URL of a backend begins with the backend's name, NAME://PLACE?name=value; {_FORMS}")
     spec = _spec(parts.scheme, allow_dynamic)
     options: dict[str, Any] = {}
     for name, value in pairs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hicache_core.cli import dev_server_command
 from hicache_core.errors import DevServerError, PluginError, UnknownNameError
 from hicache_core.plugin import dev_servers
 from hicache_core.plugin.dev_servers import DevServer, ServerProcess, free_ports, make_dev_server
@@ -125,3 +127,13 @@ def test_the_command_says_how_to_use_it_and_stops_it(tmp_path: Path) -> None:
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=30) == 0
     assert not open_port(told["options"]["port"])
+
+
+def test_what_it_prints_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"url": "s3://a/b c", "allow_http": True, "port": 7}
+    dev_server_command._announce("web", DevServer("web", options, []), tmp_path, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    words = shlex.split(next(line for line in lines if line.startswith("--backend")))
+    assert words == ["--backend", "web", "-o", "url=s3://a/b c", "-o", "allow_http=true", "-o", "port=7"]
+    told = json.loads(next(line for line in lines if line.startswith("{")))
+    assert told == {"backend": "web", "options": options}

@@ -8,6 +8,7 @@ from textwrap import dedent
 import pytest
 
 from hicache_core.errors import DuplicateNameError, PluginError, UnknownNameError
+from hicache_core.plugin import discovery
 from hicache_core.plugin.discovery import DISABLE_VARIABLE, discover, find_backend
 from hicache_core.types import PLUGIN_API
 
@@ -131,6 +132,12 @@ def test_an_unknown_name_gets_the_nearest(install: Install) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'acme'") as caught:
         find_backend("amce")
     assert "dynamic" in caught.value.known
+
+
+def test_a_backend_of_this_project_comes_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "discover", lambda disable=None: discovery.Discovery())
+    with pytest.raises(UnknownNameError, match="not installed: pip install hicache-file"):
+        find_backend("file")
 
 
 def test_nobody_may_take_the_name_dynamic(install: Install) -> None:

@@ -55,6 +55,13 @@ def test_a_missing_sdk_comes_with_its_install_line(install: Install) -> None:
     assert "'acme_sdk' is not installed" in finding.message
 
 
+def test_what_the_core_brings_unasked_is_no_problem(install: Install) -> None:
+    install("hicache-core", {"acme": SOURCE % ', requires=(SdkRequirement("acme_sdk", "pip install acme-sdk"),)'})
+    (finding,) = findings("acme")
+    assert (finding.level, finding.mend) == ("ok", "pip install acme-sdk")
+    assert "needed only by this backend" in finding.message
+
+
 @pytest.mark.parametrize(
     ("probe", "said"),
     [

@@ -95,6 +95,7 @@ BAD: list[tuple[Any, Any, type[Exception], str]] = [
     ({"backend": "disk", "options": {"root": "/a"}}, {"root": "/b"}, ConfigError, "given twice"),
     ("disk:///x", {"size": 1}, ConfigError, "beside the URL disk:///x"),
     ("disk:///x?size=1&size=2", None, OptionError, "'size' is given twice"),
+    ('{"url": "disk:///x"}', None, OptionError, "begins with the backend's name"),
     ("disk:///x?size", None, OptionError, "no URL that can be read"),
     ("disk:///x?sise=1", None, OptionError, "did you mean 'size'"),
     ("plain://host/x", None, OptionError, "from the query only"),

@@ -86,9 +86,10 @@ def open_private(option: str, given: str, *, allow_symlink: bool = False, create
     except (FileExistsError, NotADirectoryError) as error:
         raise OpenError(f"{option} {path}: {error.filename or path} is not a directory; name another") from error
     except OSError as error:
+        looking = not create and isinstance(error, FileNotFoundError)
+        mend = "nothing was stored there; name a store's own" if looking else "name one that this user can write"
         raise OpenError(
-            f"{option} {path} cannot be opened ({error.strerror}: {error.filename or path}); "
-            "name a directory that this user can make and write"
+            f"{option} {path} cannot be opened ({error.strerror}: {error.filename or path}); {mend}"
         ) from error
     mode = os.fstat(fd).st_mode
     if mode & stat.S_IWOTH:
