@@ -6,9 +6,11 @@ the process, and its futures cannot tell a call that never ran from one that sti
 
 from __future__ import annotations
 
+import atexit
 import heapq
 import itertools
 import logging
+import os
 import queue
 import threading
 import weakref
@@ -29,6 +31,9 @@ _LONGEST_SLEEP = 3600.0
 _LOOK_AGAIN = 0.1
 _REMEMBERED = 1024
 """Deadlines that may be kept without a look whether somebody still wants them."""
+
+_EXIT_PATIENCE = 3.0
+"""Seconds that an interpreter which ends waits for calls that are inside a store."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +73,8 @@ class WorkerGroup:
         self._here = 0
         """Calls that run on their callers' threads; changed under the mutex."""
         self._none_here = threading.Condition(self._mutex)
+        self._pid = os.getpid()
+        _groups.add(self)
 
     def run_here(self, call: Call) -> bool:
         """Run a call on this thread, for a store that never waits: a hand-over would cost more than the call.
@@ -185,6 +192,11 @@ class WorkerGroup:
                 thread.join(max(0.0, deadline - wall()))
         return ended and not self.threads
 
+    @property
+    def of_this_process(self) -> bool:
+        """False in a forked child, which has the group without its threads."""
+        return self._pid == os.getpid()
+
     def give_up_running(self) -> int:
         """Abandon every running call; how many there were."""
         return sum([call.give_up() for call in [w.call for w in list(self._workers)] if call is not None])
@@ -248,6 +260,23 @@ class WorkerGroup:
         del work
         call.finish(answer)
         return failure
+
+
+_groups: weakref.WeakSet[WorkerGroup] = weakref.WeakSet()
+
+
+def _end_with_interpreter() -> None:
+    """Let calls come home that sessions left open have inside a store: a thread that comes back from a client's C++
+    into an interpreter that is going down aborts the process. One that a store holds longer stays behind."""
+    deadline = wall() + _EXIT_PATIENCE
+    mine = [group for group in list(_groups) if group.of_this_process]
+    for group in mine:
+        group.close()
+    for group in mine:
+        group.join(deadline)
+
+
+atexit.register(_end_with_interpreter)
 
 
 class DeadlineKeeper:

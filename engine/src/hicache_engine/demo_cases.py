@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from hicache_core.keys import page_hashes
+from hicache_core.namespace import Identity
 
 from .demo_damage import kill_while_writing, perturb_weights
 from .demo_process import Stage
@@ -50,7 +51,10 @@ class Cases:
     def _damaged(self) -> Life:
         tokenizer = self._stage.options.load().tokenizer
         ids = tokenizer.encode(tokenizer.render([{"role": "user", "content": self._stage.prompt}]))
-        place, name = self._stage.shelf.damaged(page_hashes(ids, self._stage.page_size)[self._damaged_page])
+        (mine,) = self._cold.identities.values()
+        schema = msgspec.convert(mine, Identity).key_schema()
+        (key,) = schema.physical([page_hashes(ids, self._stage.page_size)[self._damaged_page]])
+        place, name = self._stage.shelf.damaged(key)
         self._say(f"one bit of a stored page is flipped: page {self._damaged_page}, {name[:16]}…")
         return self._stage.life("corrupt_page", place, rounds=2)
 

@@ -35,7 +35,7 @@ class Shelf(Protocol):
 
     main: Place
 
-    def damaged(self, page_hash: str) -> tuple[Place, str]:
+    def damaged(self, key: str) -> tuple[Place, str]:
         """A place with all of A's pages, one bit of this one flipped; and the page's name for people."""
 
     def fresh(self, name: str) -> Place:
@@ -61,11 +61,11 @@ class FileShelf:
         self._out = out
         self.main = self._place(out / "store")
 
-    def damaged(self, page_hash: str) -> tuple[Place, str]:
+    def damaged(self, key: str) -> tuple[Place, str]:
         """See Shelf: a copy."""
         root = self._out / "cases" / "corrupt_page"
         shutil.copytree(self._root(self.main), root, dirs_exist_ok=True)
-        return self._place(root), flip_byte(root, page_hash).name
+        return self._place(root), flip_byte(root, page_of(key)).name
 
     def fresh(self, name: str) -> Place:
         """See Shelf."""
@@ -104,9 +104,14 @@ def page_files(root: Path) -> list[Path]:
     return [p for p in root.rglob("*.kv.l*") if p.is_file()]
 
 
-def flip_byte(root: Path, page_hash: str) -> Path:
-    """Change one bit in the middle of the stored page; which file it was."""
-    (path,) = [p for p in page_files(root) if page_hash in p.name]
+def page_of(key: str) -> str:
+    """A physical key without its namespace."""
+    return key.partition("/")[2]
+
+
+def flip_byte(root: Path, name: str) -> Path:
+    """Change one bit in the middle of the stored page of that name; which file it was."""
+    (path,) = [p for p in page_files(root) if p.name == name]
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2)
         byte = file.read(1)
@@ -143,13 +148,12 @@ class KitShelf:
         self._given = dict(given)
         self.main = self.fresh("main")
 
-    def damaged(self, page_hash: str) -> tuple[Place, str]:
+    def damaged(self, key: str) -> tuple[Place, str]:
         """See Shelf: in place, since whoever meets it heals it."""
-        (key,) = [key for key in self._written(self.main) if page_hash in key]
         data = bytearray(self._door.raw_get(key))
         data[len(data) // 2] ^= 0x10
         self._door.raw_set(key, bytes(data))
-        return self.main, key.partition("/")[2]
+        return self.main, page_of(key)
 
     def fresh(self, name: str) -> Place:
         """See Shelf."""
@@ -179,7 +183,10 @@ class KitShelf:
 
     def _written(self, place: Place) -> set[str]:
         """Keys of pages that were not there when the place was made; one process of the demo writes at a time."""
-        return {key for key in self._door.raw_list() if ".kv.l" in key} - self._known[place.tenant]
+        listed = self._door.raw_list()
+        # A store that keeps only hashes of keys (`name_of`) lists nothing but pages.
+        pages = listed if hasattr(self._door, "name_of") else [key for key in listed if ".kv.l" in key]
+        return set(pages) - self._known[place.tenant]
 
     def _kit(self) -> Any:
         entries = registered(BACK_DOORS).get(self.backend)

@@ -96,6 +96,12 @@ class _Running:
         self.engine: Engine = mine.build(model)
         self.answers: list[Answer] = []
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the pages depend on; a session adds what its store and transforms do to them."""
+        session = self.engine.cache.session
+        return dataclasses.asdict(self.engine.identity if session is None else session.identity)
+
     def answer(self, ids: TokenIds, max_tokens: int, logits_dir: str) -> None:
         """Empty L1 and L2, then answer once."""
         life, cache = self.life, self.engine.cache
@@ -143,6 +149,7 @@ def run(job: WorkerJob) -> WorkerResult:
             for each in running:
                 if turn < each.life.rounds:
                     each.answer(ids, job.max_tokens, job.logits_dir)
+    identities = {each.life.name: each.identity for each in running}
     balanced = {}
     for each in running:
         each.engine.close(CLOSE_SECONDS if each.life.store else 1.0)
@@ -154,7 +161,7 @@ def run(job: WorkerJob) -> WorkerResult:
         weights=model.weights_id,
         prompt_tokens=len(ids),
         answers=answers,
-        identities={each.life.name: dataclasses.asdict(each.engine.identity) for each in running},
+        identities=identities,
         ledger_balanced=balanced,
     )
 

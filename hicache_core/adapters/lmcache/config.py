@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 from lmcache.v1.distributed.l2_adapters.config import L2AdapterConfigBase
 
-from hicache_core.adapters.lmcache.options import L2Options, parse_door_options
+from hicache_core.adapters.door_options import parse_door_options
+from hicache_core.adapters.lmcache.options import L2Options
 from hicache_core.plugin.options import describe_options
 
 WHERE = "adapter_params of HiCacheL2Adapter"

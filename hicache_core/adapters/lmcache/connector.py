@@ -22,8 +22,9 @@ from lmcache.v1.exceptions import IrrecoverableException
 from lmcache.v1.storage_backend.connector import ConnectorAdapter, extract_plugin_type
 from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
+from hicache_core.adapters.door_options import parse_door_options
 from hicache_core.adapters.lmcache import chunks, engine
-from hicache_core.adapters.lmcache.options import ConnectorOptions, parse_door_options
+from hicache_core.adapters.lmcache.options import ConnectorOptions
 from hicache_core.errors import HiCacheError, NotSupportedError, StorageError, told
 from hicache_core.storage import Handle, StorageSession, open_session
 from hicache_core.types import Outcome

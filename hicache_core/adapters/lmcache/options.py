@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -12,9 +11,7 @@ from msgspec import Meta
 from hicache_core.adapters.door_options import DoorOptions
 from hicache_core.errors import ConfigError, IdentityError
 from hicache_core.namespace import WEIGHTS_FORMS
-from hicache_core.plugin.options import ByteSize, parse_options
-
-T = TypeVar("T", bound=DoorOptions)
+from hicache_core.plugin.options import ByteSize
 
 
 class ConnectorOptions(DoorOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -36,13 +33,6 @@ class L2Options(ConnectorOptions, kw_only=True, frozen=True, forbid_unknown_fiel
         ByteSize,
         Meta(description="what LMCache takes for the store's size, if it is to evict; 0: the store does", ge=0),
     ] = 0
-
-
-def parse_door_options(type_: type[T], config: Mapping[str, Any], where: str) -> T:
-    """Raises OptionError that names the key and the nearest good one, ConfigError where no store is named."""
-    options = parse_options(type_, config, where=where)
-    options.choice(where)
-    return options
 
 
 class Models:

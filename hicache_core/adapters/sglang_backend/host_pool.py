@@ -59,6 +59,10 @@ def make_pool(*, layout: str, dtype: Any, layers: int, heads: int, head_dim: int
         base.HICACHE_HOST_MEMORY_RESERVE_BYTES = reserve
 
 
+TAKE_SECONDS = 60.0
+"""Bound on the wait for pages that other calls hold."""
+
+
 class PagePool:
     """A pool whose page is `nbytes` bytes (even), and who holds which of its pages."""
 
@@ -76,9 +80,10 @@ class PagePool:
         self._released = threading.Condition()
 
     def take(self, count: int) -> list[int]:
-        """Page numbers, held until `give_back`. Waits while other calls hold too many."""
+        """Page numbers, held until `give_back`. TimeoutError where other calls hold too many for too long."""
         with self._released:
-            self._released.wait_for(lambda: len(self._free) >= count)
+            if not self._released.wait_for(lambda: len(self._free) >= count, TAKE_SECONDS):
+                raise TimeoutError(f"calls of the judged class hold the host pool since {TAKE_SECONDS:g} s")
             taken, self._free = self._free[:count], self._free[count:]
             return taken
 

@@ -87,8 +87,18 @@ class Hf3fsBackDoor:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._database, isolation_level=None)) as connection:
+        # Not made where it is missing: an empty index would look like an empty store.
+        there = f"{self._database.absolute().as_uri()}?mode=rw"
+        with closing(sqlite3.connect(there, uri=True, isolation_level=None)) as connection:
             yield connection
+
+
+def _way_in(options: Hf3fsOptions) -> Hf3fsBackDoor:
+    """The way in. Of a service only the throwaway's index is known: the service does not tell where it keeps it."""
+    root = Path(options.root)
+    if options.metadata_url is not None:
+        return Hf3fsBackDoor(root, root.with_name("index"))
+    return Hf3fsBackDoor(root, Path(options.index_dir or root))
 
 
 class PosixKit:
@@ -100,7 +110,7 @@ class PosixKit:
 
     def back_door(self, backend: object, options: Hf3fsOptions) -> Hf3fsBackDoor:
         """The way into the store at options.root."""
-        return Hf3fsBackDoor(Path(options.root), Path(options.index_dir or options.root))
+        return _way_in(options)
 
 
 class ServiceKit:
@@ -118,8 +128,7 @@ class ServiceKit:
 
     def back_door(self, backend: object, options: Hf3fsOptions) -> Hf3fsBackDoor:
         """The way into the store at options.root; its index lies beside it."""
-        root = Path(options.root)
-        return Hf3fsBackDoor(root, root.with_name("index"))
+        return _way_in(options)
 
     def kill_store(self) -> None:
         """kill -9 the service."""
