@@ -50,6 +50,12 @@ def test_roots_that_cannot_be(tmp_path):
     assert "empty" in refused(OptionError, root=str(tmp_path / "a"), index_dir="")
 
 
+def test_a_tool_that_looks_before_there_is_a_store(tmp_path):
+    for root in (tmp_path / "not-there", tmp_path):
+        assert "whoever stores first makes it" in refused(ctx=LOOKING, root=str(root))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_root_that_everybody_can_write(tmp_path):
     tmp_path.chmod(0o777)
     assert f"chmod o-w {tmp_path}" in refused(root=str(tmp_path))

@@ -174,7 +174,7 @@ def open_directory(root: str, *, allow_symlink: bool = False, create: bool = Tru
         raise OpenError(f"root {path}: {error.filename or path} is not a directory; name another root") from error
     except OSError as error:
         looking = not create and isinstance(error, FileNotFoundError)
-        mend = "nothing was stored there; name a store's own" if looking else "name one that this user can write"
+        mend = "whoever stores first makes it" if looking else "name a directory that this user can make and write"
         raise OpenError(
             f"root {path} cannot be opened ({error.strerror}: {error.filename or path}); {mend}"
         ) from error

@@ -71,7 +71,7 @@ def open_store(options: Hf3fsOptions, *, inspecting: bool = False) -> Store:
         root = open_private("root", options.root, allow_symlink=options.allow_symlink, create=not inspecting)
         undo.callback(root.close)
         if inspecting and root.mark() is None:
-            raise OpenError(f"root {root.path} holds no hf3fs store")
+            raise OpenError(f"root {root.path} holds no hf3fs store; whoever stores first makes it")
         sdk = usrbio.find(root.path, options.io)
         index = _open_index(options, root, on_3fs=sdk is not None, create=not inspecting)
         undo.callback(index.close)

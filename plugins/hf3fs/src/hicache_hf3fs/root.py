@@ -87,7 +87,7 @@ def open_private(option: str, given: str, *, allow_symlink: bool = False, create
         raise OpenError(f"{option} {path}: {error.filename or path} is not a directory; name another") from error
     except OSError as error:
         looking = not create and isinstance(error, FileNotFoundError)
-        mend = "nothing was stored there; name a store's own" if looking else "name one that this user can write"
+        mend = "whoever stores first makes it" if looking else "name a directory that this user can make and write"
         raise OpenError(
             f"{option} {path} cannot be opened ({error.strerror}: {error.filename or path}); {mend}"
         ) from error
