@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hicache_nixl import objects
 from hicache_nixl.backdoor import kit
 from hicache_nixl.objects import ObjectClient
 
@@ -105,6 +107,18 @@ def test_what_is_wrong_is_said_when_it_is_opened(
     with pytest.raises(OpenError, match=said) as refused:
         opened(**(bucket | wrong))
     assert bucket["secret_key"] not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_server_that_takes_the_connection_and_says_nothing_is_refused(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """NIXL's own client would wait for it for minutes."""
+    monkeypatch.setattr(objects, "ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        endpoint = f"{scheme}://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(OpenError, match="timed out; check"):
+            opened(plugin="OBJ", bucket="b", endpoint=endpoint, access_key="a", secret_key="b")
 
 
 def test_without_credentials_the_options_are_named(
