@@ -9,7 +9,9 @@ import threading
 import time
 
 import pytest
+from hicache_s3 import opening
 from hicache_s3.backend import open_s3
+from hicache_s3.daemon_pool import DaemonPool
 from hicache_s3.options import S3Options
 from hicache_s3.probe import probe
 from s3_stand_in import StandIn
@@ -54,6 +56,17 @@ def test_an_endpoint_that_nobody_listens_on(place):
         held.bind(("127.0.0.1", 0))
         text = refused(OpenError, **{**place, "endpoint": f"http://127.0.0.1:{held.getsockname()[1]}"})
     assert "the endpoint does not answer; check that the server runs, and option endpoint" in text
+
+
+def test_an_endpoint_that_never_answers_is_refused_within_ten_seconds(monkeypatch):
+    """What was started for the opening is given less time to end than a store that was in use."""
+    asked = []
+    monkeypatch.setattr(DaemonPool, "close", lambda pool, patience: asked.append(patience) or 0)
+    monkeypatch.setattr(opening, "once", lambda pool, job, deadline: (_ for _ in ()).throw(TimeoutError()))
+    options = S3Options(url="memory://silent")
+    with pytest.raises(OpenError, match="did not answer within"):
+        open_s3(options, CTX)
+    assert options.open_timeout + sum(asked) < 9.6
 
 
 def test_an_endpoint_that_never_answers(place):

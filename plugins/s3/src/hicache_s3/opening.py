@@ -24,6 +24,8 @@ PROBE = f"{CONTROL}/first-writer"
 """The object that opening makes, in a place that no key leads to. It stays: later opens need one request less."""
 _PROBE_DATA = b"hicache made this object to find out whether the server honours If-None-Match: *\n"
 _CLOSE_SECONDS = 2.0
+_GIVE_UP_SECONDS = 0.5
+"""For a thread that still asks a server which did not answer in open_timeout: the person has waited long enough."""
 
 
 class Threads:
@@ -34,10 +36,10 @@ class Threads:
         self.read = DaemonPool(2 * options.concurrency, "hicache-s3-read")
         self.write = DaemonPool(2 * options.concurrency, "hicache-s3-write")
 
-    def close(self) -> None:
-        """End them; one that waits for a server that hangs ends when its request times out."""
+    def close(self, patience: float = _CLOSE_SECONDS) -> None:
+        """End them; one that waits for a server that hangs ends when its request times out. patience: in seconds."""
         for pool in (self.ask, self.read, self.write):
-            pool.close(_CLOSE_SECONDS)
+            pool.close(patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def open_store(options: S3Options, *, inspecting: bool = False) -> Store:
         opened = msgspec.structs.replace(declared, reports_exists=declared.reports_exists and conditional)
         return Store(options, client, threads, prefix, opened, Counters(), hider(options))
     except BaseException:
-        threads.close()
+        threads.close(_GIVE_UP_SECONDS)
         client.close()
         raise
 
