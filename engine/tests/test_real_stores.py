@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from hicache_engine import outage
 from hicache_engine.demo import Demo
 from hicache_engine.flags import engine_options
 from hicache_engine.outage import Outage
@@ -39,6 +42,22 @@ def test_a_store_that_dies_and_comes_back_is_used_again(store, tmp_path):
     broken = [name for name, ok in report["checks"].items() if not ok and "first token" not in name]
     assert broken == []
     assert {turn.phase for turn in report["turns"]} == {"before", "down", "after"}
+
+
+def test_hits_before_the_server_is_known_to_be_ready_count(tmp_path, monkeypatch):
+    try:
+        make_dev_server("s3", tmp_path / "asked")
+    except (UnknownNameError, PluginError, DevServerError) as error:
+        pytest.skip(str(error))
+
+    class TellsLate(outage._Restart):
+        def finish(self):
+            super().finish()
+            self.at = time.monotonic()
+
+    monkeypatch.setattr(outage, "_Restart", TellsLate)
+    report = Outage(tmp_path, options(), "s3", down=0.1, patience=120.0, say=lambda step: None).run()
+    assert report["seconds_to_first_hit"] == 0.0
 
 
 def test_a_store_without_a_server_is_refused_by_name(tmp_path):

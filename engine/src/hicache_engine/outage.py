@@ -101,17 +101,19 @@ class Outage:
                 break
         self.say("the server is started again")
         restart = _Restart(server)
-        first_hit = None
+        hit_at = None
         hits = 0
         for ids in _round_robin(prompts):
             turn = self._turn("after", engine, alone, ids)
-            if turn.storage and first_hit is None and restart.at is not None:
-                first_hit = time.monotonic() - restart.at
+            if turn.storage and hit_at is None:
+                hit_at = time.monotonic()
             hits = hits + 1 if turn.storage else 0
             if hits == len(prompts) or time.monotonic() - restart.asked >= self.patience + self.down:
                 break
         restart.finish()
-        return self._report(first_hit, engine)
+        # A server may serve before it is known to be ready: then hits came back at once.
+        back = None if hit_at is None or restart.at is None else max(0.0, hit_at - restart.at)
+        return self._report(back, engine)
 
     def _turn(self, phase: str, engine: Engine, alone: Engine, ids: TokenIds) -> Turn:
         reference, _ = _answer(alone, ids)
