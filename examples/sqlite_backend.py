@@ -29,6 +29,7 @@ class SqliteBackend:
     )
 
     def __init__(self, options, ctx):
+        self.path = options.path
         self.lock = threading.Lock()  # calls come from several threads; one connection serves them in turn
         self.db = sqlite3.connect(options.path, isolation_level=None, check_same_thread=False, timeout=30)
         self.db.execute("PRAGMA journal_mode=WAL")
@@ -91,6 +92,10 @@ class SqliteBackend:
         with self.lock:
             self.db.close()
 
+    def conformance_back_door(self):
+        """For the suite only: a second way into the store, so that a backend cannot hide its own mistakes."""
+        return SqliteBackDoor(self.path)
+
     def _find(self, column, key):
         return KEY_PATTERN.fullmatch(key) and self._query(f"SELECT {column} FROM page WHERE key = ?", key)
 
@@ -101,3 +106,35 @@ class SqliteBackend:
     def _execute(self, statement, *values):
         with self.lock:
             return self.db.execute(statement, values).rowcount
+
+
+class SqliteBackDoor:
+    """The rows, by a connection of its own."""
+
+    root = None  # no file per page
+
+    def __init__(self, path):
+        self.path = path
+
+    def raw_get(self, key):
+        rows, _ = self._run("SELECT bytes FROM page WHERE key = ?", key)
+        return bytes(rows[0][0]) if rows else None
+
+    def raw_set(self, key, data):
+        self._run("INSERT OR REPLACE INTO page VALUES (?, ?, ?)", key, time.time(), data)
+
+    def raw_delete(self, key):
+        _, count = self._run("DELETE FROM page WHERE key = ?", key)
+        return count > 0
+
+    def raw_list(self):
+        rows, _ = self._run("SELECT key FROM page")
+        return [key for (key,) in rows]
+
+    def _run(self, statement, *values):
+        db = sqlite3.connect(self.path, isolation_level=None, timeout=30)
+        try:
+            cursor = db.execute(statement, values)
+            return cursor.fetchall(), cursor.rowcount
+        finally:
+            db.close()

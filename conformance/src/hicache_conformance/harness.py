@@ -21,6 +21,9 @@ from hicache_core.types import Capabilities, OpenContext, Outcome
 RUN_NONCE = os.urandom(8).hex()
 """Keeps the names of this run apart from what an earlier one left in a durable store."""
 
+OWN_BACK_DOOR = "conformance_back_door"
+"""A method of a backend class without packaging, `() -> BackDoor`: it can register no kit."""
+
 
 class Harness:
     """One round of one case on one target."""
@@ -178,12 +181,16 @@ class Harness:
         if self.target.back_door is not None:
             return self.target.back_door(backend, self.resolved.options)
         kit = self.target.kit
-        if kit is None:
-            raise Skipped(
-                "needs a back door: register a StoreKit in the entry-point group 'hicache.backdoors',"
-                " or give Target(back_door=...)"
-            )
-        return kit.back_door(backend, self.resolved.options)
+        if kit is not None:
+            return kit.back_door(backend, self.resolved.options)
+        own = getattr(backend, OWN_BACK_DOOR, None)
+        if own is not None:
+            made: BackDoor = own()
+            return made
+        raise Skipped(
+            "needs a back door: register a StoreKit in the entry-point group 'hicache.backdoors', give "
+            f"Target(back_door=...), or, in a class for `dynamic`, a method {OWN_BACK_DOOR}()"
+        )
 
     def root(self, door: BackDoor) -> Path:
         """The store's directory; NotApplicable where it keeps no files."""
