@@ -10,7 +10,7 @@ NAME ?= file
 BACKENDS ?=
 CLASS ?= sglang.srt.mem_cache.hicache_storage:HiCacheFile
 JSON ?= .bench/judge.json
-ENGINES := sglang vllm lmcache
+ENGINES := sglang vllm lmcache judge
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint type format conformance bench bench-backends engines engines-older
@@ -61,9 +61,13 @@ bench-backends: $(STAMP) ## each store through a sealed session, as a share of i
 
 engines: $(addprefix engines-,$(ENGINES)) engines-older ## set up real engines below .peers, run every door's tests in them
 
-engines-sglang: ## SGLang 0.5.23: the door, and the judge of its own classes
+engines-sglang: ## SGLang 0.5.23
 	sh tools/peers/sglang.sh
-	. .peers/sglang/env.sh && "$$PEER_PY" -m pytest tests/engines/sglang tests/engines/sglang_judge
+	. .peers/sglang/env.sh && "$$PEER_PY" -m pytest tests/engines/sglang
+
+engines-judge: ## SGLang's own storage classes: the judge, and each program of docs/peer-conformance.md
+	sh tools/peers/sglang.sh
+	. .peers/sglang/env.sh && "$$PEER_PY" -m pytest tests/engines/sglang_judge
 
 engines-vllm: ## vLLM 0.33.0
 	sh tools/peers/vllm.sh

@@ -5,6 +5,7 @@ The session closes a store whose call never returned, too; a client must not be 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from hicache_core.errors import MisuseError
+
+_log = logging.getLogger(__name__)
 
 
 class Gate:
@@ -87,8 +90,12 @@ def tell_forked_child(open_one: Inherited) -> None:
 
 
 def _forked() -> None:
+    """Every one of them: what one raises must not leave another usable in the child."""
     for one in list(_of_this_process):
-        one.leave_to_parent()
+        try:
+            one.leave_to_parent()
+        except Exception:  # noqa: BLE001 - there is no caller; the log keeps the cause
+            _log.exception("%s could not be left to the parent process", type(one).__name__)
     _of_this_process.clear()
 
 

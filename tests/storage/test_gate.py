@@ -88,6 +88,29 @@ def test_a_forked_child_gets_in_nowhere_and_releases_nothing(gate: Gate, release
         pass
 
 
+def test_one_that_cannot_be_left_to_the_parent_leaves_the_others_shut(gate: Gate) -> None:
+    class Failing:
+        def leave_to_parent(self) -> None:
+            raise OSError("closed before the fork")
+
+    class Open:
+        def leave_to_parent(self) -> None:
+            gate.abandon()
+
+    kept = [Failing(), Open(), Failing(), Open(), Failing()]
+    for one in kept:
+        tell_forked_child(one)
+    child = os.fork()
+    if not child:
+        try:
+            with gate.call():
+                os._exit(1)
+        except MisuseError:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    kept.clear()
+
+
 def _stay(gate: Gate, inside: threading.Event, leave: threading.Event) -> None:
     with gate.call():
         inside.set()

@@ -67,9 +67,10 @@ class PublishingSHFS(SHFSConnector):  # type: ignore[misc]  # AIBrix has no type
 
     def leave_to_parent(self) -> None:
         """See Connector. Else the child, when it is done, would remove the directory in which the parent writes."""
-        os.close(self._root_fd)
-        self._root_fd = -1
-        self._place.leave_to_parent()
+        if self._root_fd >= 0:  # it may have been closed before the fork
+            os.close(self._root_fd)
+            self._root_fd = -1
+            self._place.leave_to_parent()
 
     @Status.capture_exception  # type: ignore[untyped-decorator]
     def _put(self, key: bytes, mr: PageRegion) -> Any:
