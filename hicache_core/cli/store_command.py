@@ -45,10 +45,12 @@ def ls(
         if as_json:
             print_json([{"key": o.key, "nbytes": o.nbytes, "mtime": o.mtime} for o in found])
             return
-        now = time.time()
+        now, stored = time.time(), None
         for stored in found:
             line = f"{format_size(stored.nbytes):>10}  {_age(now - stored.mtime):>6}  {stored.key}"
             out.print(line, markup=False, soft_wrap=True)  # one object a line, also in a pipe
+        if stored is None:
+            err.print(_nothing(namespace))
 
 
 @group.command("stat")
@@ -155,7 +157,7 @@ def gc(
         objects = list(_counted(store.scan(None), "listing"))
         result.scanned = len(objects)
         for absent in sorted(rule.namespaces - {stored.namespace for stored in objects}):
-            err.print(f"nothing is stored under the namespace {escape(repr(absent))}")
+            err.print(_nothing(absent))
         with progress() as bar:
             tracked = bar.track(objects, description="collect")
             picked = choose(store, tracked, rule, time.time(), result)
@@ -187,6 +189,12 @@ def _first(objects: Iterator[StoredObject], limit: int) -> Iterator[StoredObject
         yield stored
         if count == limit:
             return
+
+
+def _nothing(namespace: str | None) -> str:
+    """What to say, on standard error, where no page was found."""
+    where = "in this store" if namespace is None else f"under the namespace {escape(repr(namespace))}"
+    return f"no pages are stored {where}"
 
 
 def _counted(objects: Iterable[StoredObject], what: str) -> Iterator[StoredObject]:

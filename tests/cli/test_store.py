@@ -69,6 +69,19 @@ def test_ls_gives_one_line_to_each_object_however_narrow_the_terminal(hicache, t
     assert all(any(page_hash in line for line in lines) for page_hash in hashes)
 
 
+def test_ls_says_that_nothing_is_there_beside_the_listing(hicache, tmp_path):
+    options = ("--backend", "file", "-o", f"root={tmp_path}/kv")
+    put(tmp_path / "kv")
+    absent = hicache("store", "ls", *options, "--namespace", "0" * 32)
+    assert (absent.code, absent.out) == (0, "")
+    assert f"no pages are stored under the namespace '{'0' * 32}'" in absent.err
+    assert hicache("store", "ls", *options).err == ""
+    hicache("store", "gc", *options, "--namespace", IDENTITY.namespace())
+    empty = hicache("store", "ls", *options)
+    assert (empty.code, empty.out, empty.err.strip()) == (0, "", "no pages are stored in this store")
+    assert hicache("store", "ls", *options, "--json").json == []
+
+
 def test_verify_names_the_damaged_page_and_fails(hicache, tmp_path):
     root = tmp_path / "kv"
     hashes = put(root)
