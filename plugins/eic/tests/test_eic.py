@@ -144,6 +144,11 @@ def test_without_the_client_its_source_is_named(monkeypatch: pytest.MonkeyPatch,
         opened(options)
 
 
+def test_a_page_fits_in_one_arena_of_the_bounce_memory(options: dict[str, Any]) -> None:
+    choice = choose_backend("eic", options | {"bounce_size": "1MiB", "arenas": 3})
+    assert choice.capabilities.max_page_bytes == 85 * 4096 - 16
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"), [({"endpoint": ""}, "endpoint"), ({"instance": "x"}, "instance_id"), ({"arenas": 0}, "arenas")]
 )

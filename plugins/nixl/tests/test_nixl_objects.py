@@ -96,7 +96,7 @@ def test_a_batch_that_fails_is_tried_page_by_page(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"secret_key": "wrong"}, "took no object: check"),
+        ({"secret_access_key": "wrong"}, "took no object: check"),
         ({"endpoint": "http://127.0.0.1:9"}, "no S3 server answers at endpoint http://127.0.0.1:9"),
         ({"endpoint": "http://127.0.0.1:port"}, "check the address"),
     ],
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_when_it_is_opened(
 ) -> None:
     with pytest.raises(OpenError, match=said) as refused:
         opened(**(bucket | wrong))
-    assert bucket["secret_key"] not in str(refused.value)
+    assert bucket["secret_access_key"] not in str(refused.value)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -118,12 +118,12 @@ def test_a_server_that_takes_the_connection_and_says_nothing_is_refused(
     with socket.create_server(("127.0.0.1", 0)) as mute:
         endpoint = f"{scheme}://127.0.0.1:{mute.getsockname()[1]}"
         with pytest.raises(OpenError, match="timed out; check"):
-            opened(plugin="OBJ", bucket="b", endpoint=endpoint, access_key="a", secret_key="b")
+            opened(plugin="OBJ", bucket="b", endpoint=endpoint, access_key_id="a", secret_access_key="b")
 
 
 def test_without_credentials_the_options_are_named(
     opened: Callable[..., Any], bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
-    with pytest.raises(OptionError, match="access_key and secret_key"):
-        opened(**(bucket | {"access_key": None}))
+    with pytest.raises(OptionError, match="access_key_id and secret_access_key"):
+        opened(**(bucket | {"access_key_id": None}))

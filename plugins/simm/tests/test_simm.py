@@ -128,6 +128,11 @@ def test_without_the_client_its_source_is_named(monkeypatch: pytest.MonkeyPatch,
         opened(options)
 
 
+def test_a_page_fits_in_one_arena_of_the_bounce_memory(options: dict[str, Any]) -> None:
+    choice = choose_backend("simm", options | {"bounce_size": "1MiB", "arenas": 3})
+    assert choice.capabilities.max_page_bytes == 85 * 4096
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"), [({"manager_address": "host"}, "manager_address"), ({"manager": "x"}, "manager_address")]
 )

@@ -54,7 +54,7 @@ class FakeEicKit:
         self.enter_process({})
         place = directory / "eic"
         place.mkdir(parents=True, exist_ok=True)
-        return {"endpoint": str(place), "instance_id": INSTANCE, "arena_bytes": 8 << 20}
+        return {"endpoint": str(place), "instance_id": INSTANCE, "bounce_size": 32 << 20}
 
     def back_door(self, backend: object, options: EicOptions) -> EicBackDoor:
         """The way into the store of these options."""

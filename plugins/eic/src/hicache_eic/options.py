@@ -31,10 +31,20 @@ class EicOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, froze
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="register the staging memory with the client, under this CUDA device; none: do not"),
     ] = None
-    arena_bytes: Annotated[ByteSize, Meta(description="staging memory of one call; a page must fit", ge=1 << 16)] = (
-        64 << 20
-    )
-    arenas: Annotated[int, Meta(description="calls that may move data at once", ge=1, le=64)] = 4
+    bounce_size: Annotated[
+        ByteSize,
+        Meta(
+            description="memory through which pages go, shared out among arenas; a page must fit in one", ge=1 << 20
+        ),
+    ] = 256 << 20
+    arenas: Annotated[
+        int, Meta(description="parts of bounce_size: calls that may move data at once", ge=1, le=64)
+    ] = 4
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of one arena, in whole pages of memory."""
+        return self.bounce_size // self.arenas // 4096 * 4096
 
 
 def capabilities(options: EicOptions) -> Capabilities:

@@ -50,11 +50,11 @@ def open_objects(options: NixlOptions) -> ContiguousBackend:
 
 def parameters(options: NixlOptions) -> dict[str, str]:
     """What NIXL's OBJ plugin is told. Raises OptionError where credentials are missing."""
-    access = options.access_key or os.environ.get("AWS_ACCESS_KEY_ID")
-    secret = options.secret_key or os.environ.get("AWS_SECRET_ACCESS_KEY")
+    access = options.access_key_id or os.environ.get("AWS_ACCESS_KEY_ID")
+    secret = options.secret_access_key or os.environ.get("AWS_SECRET_ACCESS_KEY")
     if not access or not secret:
         raise OptionError(
-            "backend 'nixl' with plugin OBJ needs credentials: options access_key and secret_key, or "
+            "backend 'nixl' with plugin OBJ needs credentials: options access_key_id and secret_access_key, or "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
         )
     told = {

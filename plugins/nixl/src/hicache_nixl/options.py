@@ -60,8 +60,10 @@ class NixlOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, froz
     prefix: Annotated[str, Meta(description="OBJ: what object names begin with")] = "hicache/"
     endpoint: Annotated[str | None, Meta(description="OBJ: URL of the S3 server; none: AWS")] = None
     region: Annotated[str, Meta(description="OBJ: region")] = "us-east-1"
-    access_key: Annotated[str | None, Meta(description="OBJ: none: AWS_ACCESS_KEY_ID", extra={"secret": True})] = None
-    secret_key: Annotated[
+    access_key_id: Annotated[str | None, Meta(description="OBJ: none: AWS_ACCESS_KEY_ID", extra={"secret": True})] = (
+        None
+    )
+    secret_access_key: Annotated[
         str | None, Meta(description="OBJ: none: AWS_SECRET_ACCESS_KEY", extra={"secret": True})
     ] = None
     virtual_addressing: Annotated[bool, Meta(description="OBJ: the bucket is part of the host's name")] = False
@@ -88,7 +90,7 @@ def capabilities(options: NixlOptions) -> Capabilities:
             replace=True,
             clean_miss=True,
             parallelism=options.agents,
-            max_page_bytes=options.bounce_size // options.agents - HEADER_BYTES,
+            max_page_bytes=options.bounce_size // options.agents // 4096 * 4096 - HEADER_BYTES,
         )
     files = capabilities_of_files(options.of_files())
     return msgspec.structs.replace(files, zero_copy_v1=True, registration="region")

@@ -58,7 +58,7 @@ class FakeSimmKit:
         self.enter_process({})
         place = directory.resolve() / "simm"
         place.mkdir(parents=True, exist_ok=True)
-        return {"manager_address": f"{place}:0", "arena_bytes": 8 << 20}
+        return {"manager_address": f"{place}:0", "bounce_size": 32 << 20}
 
     def back_door(self, backend: object, options: SimmOptions) -> SimmBackDoor:
         """The way into the store of these options."""

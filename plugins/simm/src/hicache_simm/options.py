@@ -20,10 +20,21 @@ class SimmOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, froz
     client_threads: Annotated[int, Meta(description="threads of the client (clnt_thread_pool_size)", ge=1)] = 10
     log_file: Annotated[str | None, Meta(description="the client's log (clnt_log_file)")] = None
     net_devices: Annotated[str | None, Meta(description="RDMA devices to use (SICL_NET_DEVICES)")] = None
-    arena_bytes: Annotated[
-        ByteSize, Meta(description="registered staging memory of one call; a page must fit", ge=1 << 16)
-    ] = 64 << 20
-    arenas: Annotated[int, Meta(description="calls that may move data at once", ge=1, le=64)] = 4
+    bounce_size: Annotated[
+        ByteSize,
+        Meta(
+            description="registered memory through which pages go, shared out among arenas; a page must fit in one",
+            ge=1 << 20,
+        ),
+    ] = 256 << 20
+    arenas: Annotated[
+        int, Meta(description="parts of bounce_size: calls that may move data at once", ge=1, le=64)
+    ] = 4
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of one arena, in whole pages of memory."""
+        return self.bounce_size // self.arenas // 4096 * 4096
 
 
 def capabilities(options: SimmOptions) -> Capabilities:
