@@ -9,7 +9,6 @@ import argparse
 import importlib.util
 import json
 import os
-import sys
 import threading
 import time
 import types
@@ -239,37 +238,17 @@ def page_of(root: Path, key: Any) -> Path:
     return found
 
 
-def _module_beside(name: str, file: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(file))
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-STORES = _module_beside("hicache_lmcache_test_stores", "lmcache_held_store.py")
-HELD = {
-    "backend": "dynamic",
-    "options": {"module": STORES.__name__, "class_name": "HeldStore"},
-    "timeout": 0.2,
-    "write_workers": 1,
-    "read_workers": 1,
-}
-
-
 @pytest.fixture
-def held(start: Callable[..., Server], tmp_path: Path) -> Iterator[Callable[..., tuple[Server, Any]]]:
+def held(
+    start: Callable[..., Server], held_stores: types.ModuleType, tmp_path: Path
+) -> Callable[..., tuple[Server, Any]]:
     """Makes a manager over a store that can be told to hang, with short deadlines."""
 
     def make(**changes: Any) -> tuple[Server, Any]:
-        server = start(file_params(tmp_path) | HELD | changes)
-        return server, STORES.HeldStore.opened[-1]
+        server = start(file_params(tmp_path) | held_stores.CONFIG | changes)
+        return server, held_stores.HeldStore.opened[-1]
 
-    yield make
-    for store in STORES.HeldStore.opened:
-        store.release.set()
-    STORES.HeldStore.opened.clear()
+    return make
 
 
 @pytest.fixture
@@ -284,7 +263,5 @@ def harness() -> Any:
         page_files=page_files,
         page_of=page_of,
         Server=Server,
-        HeldStore=STORES.HeldStore,
-        HELD=HELD,
         BOUND=BOUND,
     )

@@ -90,7 +90,7 @@ def test_a_read_that_outlives_its_deadline_writes_nowhere(held: Callable[..., An
     assert store.entered.acquire(timeout=harness.BOUND)
     before = bytes(objects[0].byte_array)
     store.release.set()
-    server.until(lambda: store.returned["batch_get"])
+    assert store.returned.acquire(timeout=harness.BOUND)
     assert bytes(objects[0].byte_array) == before, "LMCache may have given this memory to another object"
     store.held.clear()
     server.manager.finish_write(keys)

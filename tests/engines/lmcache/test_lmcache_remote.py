@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -137,7 +138,7 @@ def loop() -> Iterator[Any]:
 
 
 @pytest.fixture
-def work(loop: Any, tmp_path: Path, held: Any) -> Iterator[Callable[..., Worker]]:
+def work(loop: Any, tmp_path: Path, held_stores: ModuleType) -> Iterator[Callable[..., Worker]]:
     running: list[Worker] = []
 
     def make(given: dict[str, Any] | None = None, **more: Any) -> Worker:
@@ -254,9 +255,9 @@ def test_a_store_that_fails_is_counted(work: Callable[..., Worker], tmp_path: Pa
     assert worker.free() == before
 
 
-def test_a_read_that_lmcache_gave_up_writes_nowhere(work: Callable[..., Worker], harness: Any) -> None:
-    worker = work({**harness.HELD, "timeout": 30.0}, blocking_timeout_secs=1)
-    store = harness.HeldStore.opened[-1]
+def test_a_read_that_lmcache_gave_up_writes_nowhere(work: Callable[..., Worker], held_stores: ModuleType) -> None:
+    worker = work({**held_stores.CONFIG, "timeout": 30.0}, blocking_timeout_secs=1)
+    store = held_stores.HeldStore.opened[-1]
     worker.put(chunk_key(1))
     before = worker.free()
     store.held.add("batch_get")
@@ -265,14 +266,16 @@ def test_a_read_that_lmcache_gave_up_writes_nowhere(work: Callable[..., Worker],
     wait_for(lambda: worker.free() == before)
     taken = worker.object_of(chunk_key(2))  # the same memory, in other hands
     store.release.set()
-    wait_for(lambda: store.returned["batch_get"])
+    assert store.returned.acquire(timeout=BOUND)
     assert bytes(taken.byte_array) == content(chunk_key(2), CHUNK)
     taken.ref_count_down()
 
 
-def test_a_write_keeps_its_memory_until_the_store_lets_go(work: Callable[..., Worker], harness: Any) -> None:
-    worker = work({**harness.HELD, "hold": 600.0})
-    store = harness.HeldStore.opened[-1]
+def test_a_write_keeps_its_memory_until_the_store_lets_go(
+    work: Callable[..., Worker], held_stores: ModuleType
+) -> None:
+    worker = work({**held_stores.CONFIG, "hold": 600.0})
+    store = held_stores.HeldStore.opened[-1]
     before = worker.free()
     store.held.add("batch_set")
     obj = worker.object_of(chunk_key(1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -45,28 +44,17 @@ def sglang() -> str:
 
 
 @pytest.fixture(scope="session")
-def stack(sglang: str) -> ModuleType:
+def stack(sglang: str, load_module: Callable[[Path], ModuleType]) -> ModuleType:
     """The module `stack`: SGLang's tree, controller and pools on a CPU. For the newest version only."""
     if not sglang.startswith("0.5.23"):
         pytest.skip(f"the controllers of SGLang {sglang} are not run here, only their storage interface")
-    return _load("stack")
+    return load_module(Path(__file__).with_name("stack.py"))
 
 
 @pytest.fixture(scope="session")
-def pools(sglang: str) -> ModuleType:
+def pools(sglang: str, load_module: Callable[[Path], ModuleType]) -> ModuleType:
     """The module `bare_pools`: SGLang's host pool classes over plain memory."""
-    return _load("bare_pools")
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"sglang_tests_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        spec.loader.exec_module(module)
-    return module
+    return load_module(Path(__file__).with_name("bare_pools.py"))
 
 
 @pytest.fixture(scope="session")
@@ -114,14 +102,6 @@ def store(
 
 
 _numbers = itertools.count()
-
-
-@pytest.fixture
-def stalling(sglang: str) -> Iterator[ModuleType]:
-    """The module `stalling_store`, empty; the backend `dynamic` finds it under its own name."""
-    module = _load("stalling_store")
-    yield module
-    module.gate.set()
 
 
 @pytest.fixture

@@ -82,24 +82,25 @@ def test_a_store_that_fails_every_call_costs_recomputation_only(
     assert len(told) <= 3, "the log is not flooded"
 
 
-@pytest.mark.parametrize("kind", ["Staged", "Native"])
+@pytest.mark.parametrize("kind", ["HeldStore", "NativeHeldStore"])
 def test_the_scheduler_goes_on_while_a_read_stalls(
-    stack: ModuleType, engine: Callable[..., Any], store: Callable[..., Any], stalling: ModuleType, kind: str
+    stack: ModuleType, engine: Callable[..., Any], store: Callable[..., Any], held_stores: ModuleType, kind: str
 ) -> None:
-    options = {"module": stalling.__name__, "class_name": kind}
+    options = {"module": held_stores.__name__, "class_name": kind}
     hicache = store(backend="dynamic", options=options, timeout=0.2)
     served = engine(hicache, policy="timeout", extra={"prefetch_timeout_base": 0.05})
     served.compute(TOKENS)
     served.forget(TOKENS)
-    stalling.gate.clear()
+    [stalling] = held_stores.HeldStore.opened
+    stalling.held = {"batch_get", "batch_get_v1"}
     handle = served.start_prefetch(TOKENS)
-    served.pump(stalling.entered.is_set)
+    served.pump(lambda: stalling.entered.acquire(blocking=False))
     served.pump(lambda: served.cache.check_prefetch_progress(handle))  # the request goes on without its pages
-    assert not stalling.gate.is_set()
+    assert not stalling.release.is_set()
     served.cache.pop_prefetch_loaded_tokens(handle)
     other = [token + 100_000 for token in TOKENS]
     made = served.compute(other, seed=1)  # is written while the read stands still
-    stalling.gate.set()
+    stalling.release.set()
     assert stalling.returned.acquire(timeout=BOUND)
     assert all(thread.is_alive() for thread in served.threads)
     served.forget(other)
@@ -162,20 +163,21 @@ def test_a_store_that_stalls_by_chance_ends_no_thread(engine: Callable[..., Any]
 
 @pytest.mark.parametrize("path", ["v1", "v2"])
 def test_a_late_read_never_lands_in_a_slot_that_sglang_took_back(
-    pools: ModuleType, store: Callable[..., Any], stalling: ModuleType, path: str
+    pools: ModuleType, store: Callable[..., Any], held_stores: ModuleType, path: str
 ) -> None:
-    options = {"module": stalling.__name__, "class_name": "Staged"}
+    options = {"module": held_stores.__name__, "class_name": "HeldStore"}
     door = pools.make_door(store(backend="dynamic", options=options, timeout=0.2), pools.mha("page_first"))
     keys = pools.hashes(3)
     assert door.batch_set_v1(keys, pools.tokens([0, 1, 2])) == [True] * 3
-    stalling.gate.clear()
+    [stalling] = held_stores.HeldStore.opened
+    stalling.held = {"batch_get", "batch_get_v1"}
     if path == "v1":
         assert door.batch_get_v1(keys, pools.tokens([4, 5, 6])) == [False] * 3
     else:
         transfer = pools.transfer("kv", keys, [4, 5, 6])
         assert door.batch_get_v2([transfer]) == {transfer.name: [False] * 3}
     door.mem_pool_host.kv_buffer.fill_(7)  # SGLang has given the slots to somebody else
-    stalling.gate.set()
+    stalling.release.set()
     assert stalling.returned.acquire(timeout=BOUND)
     pools.wait_until_idle(door)
     assert bool((door.mem_pool_host.kv_buffer == 7).all())
@@ -183,17 +185,18 @@ def test_a_late_read_never_lands_in_a_slot_that_sglang_took_back(
 
 
 def test_a_late_read_never_lands_in_a_flat_page_either(
-    pools: ModuleType, store: Callable[..., Any], stalling: ModuleType
+    pools: ModuleType, store: Callable[..., Any], held_stores: ModuleType
 ) -> None:
-    options = {"module": stalling.__name__, "class_name": "Staged"}
+    options = {"module": held_stores.__name__, "class_name": "HeldStore"}
     pool = pools.mha("layer_first")
     door = pools.make_door(store(backend="dynamic", options=options, timeout=0.2), pool, v1=False)
     keys = pools.hashes(2)
     assert door.batch_set(keys, [pool.get_data_page(slot * pool.page_size) for slot in (0, 1)])
-    stalling.gate.clear()
+    [stalling] = held_stores.HeldStore.opened
+    stalling.held = {"batch_get", "batch_get_v1"}
     targets = [pool.get_dummy_flat_data_page() for _ in keys]
     assert door.batch_get(keys, targets) == [None, None]
-    stalling.gate.set()
+    stalling.release.set()
     assert stalling.returned.acquire(timeout=BOUND)
     pools.wait_until_idle(door)
     assert not any(bool(target.any()) for target in targets)
@@ -201,22 +204,23 @@ def test_a_late_read_never_lands_in_a_flat_page_either(
 
 
 def test_a_read_straight_into_the_pool_is_waited_for(
-    pools: ModuleType, store: Callable[..., Any], stalling: ModuleType
+    pools: ModuleType, store: Callable[..., Any], held_stores: ModuleType
 ) -> None:
-    options = {"module": stalling.__name__, "class_name": "Native"}
+    options = {"module": held_stores.__name__, "class_name": "NativeHeldStore"}
     pool = pools.mha("page_first")
     door = pools.make_door(store(backend="dynamic", options=options, timeout=0.1), pool)
     keys = pools.hashes(2)
     assert door.batch_set_v1(keys, pools.tokens([0, 1])) == [True] * 2
-    stalling.gate.clear()
+    [stalling] = held_stores.HeldStore.opened
+    stalling.held = {"batch_get", "batch_get_v1"}
     answers: list[Any] = []
     reader = threading.Thread(target=lambda: answers.append(door.batch_get_v1(keys, pools.tokens([4, 5]))))
     reader.start()
-    assert stalling.entered.wait(BOUND)
+    assert stalling.entered.acquire(timeout=BOUND)
     pools.wait_until(lambda: door.session.status().breakers["read"].opened)  # its deadline has passed
     assert reader.is_alive()
     assert door.batch_exists(keys) == 0
-    stalling.gate.set()
+    stalling.release.set()
     reader.join(BOUND)
     assert answers == [[True, True]]
     assert pools.same_page(pool, 0, 4)

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
-import sys
 import threading
 import time
 import types
@@ -334,44 +333,22 @@ def job_of(job_id: int, keys: Sequence[bytes], chunks: Sequence[int], *, promoti
     return made(job_id, list(keys), np.array(list(chunks), np.int32), promotion, context)
 
 
-def _module_beside(name: str, file: str) -> Any:
-    """A module of this folder under a name that a `dynamic` backend can import."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(file))
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-STORES = _module_beside("hicache_vllm_test_stores", "held_store.py")
-HeldStore = STORES.HeldStore
-HELD_TIER = {
-    "backend": "dynamic",
-    "options": {"module": STORES.__name__, "class_name": "HeldStore"},
-    "timeout": 0.2,
-    "write_workers": 1,
-    "read_workers": 1,
-}
-
-
 def page_files(root: Path) -> list[Path]:
     """The pages in a file store."""
     return sorted(path for path in root.glob("*/*/*") if path.is_file())
 
 
 @pytest.fixture
-def held(start: Callable[..., Engine], tmp_path: Path) -> Iterator[Callable[..., tuple[Engine, Any]]]:
+def held(
+    start: Callable[..., Engine], held_stores: types.ModuleType, tmp_path: Path
+) -> Callable[..., tuple[Engine, Any]]:
     """Makes an engine over a store that can be told to hang, with short deadlines."""
 
     def make(**changes: Any) -> tuple[Engine, Any]:
-        engine = start(file_tier(tmp_path) | HELD_TIER | changes)
-        return engine, HeldStore.opened[-1]
+        engine = start(file_tier(tmp_path) | held_stores.CONFIG | changes)
+        return engine, held_stores.HeldStore.opened[-1]
 
-    yield make
-    for store in HeldStore.opened:
-        store.release.set()
-    HeldStore.opened.clear()
+    return make
 
 
 @pytest.fixture
@@ -385,7 +362,6 @@ def harness() -> Any:
         page_files=page_files,
         job=job_of,
         Engine=Engine,
-        HeldStore=HeldStore,
         ROW=ROW,
         CHUNKS=CHUNKS,
         BOUND=BOUND,
