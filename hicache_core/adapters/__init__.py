@@ -1,1 +1,1 @@
-"""Adapters for engines that do not call the façade themselves; none yet."""
+"""Doors into engines that do not call the façade themselves: SGLang, vLLM, LMCache."""

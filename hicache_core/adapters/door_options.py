@@ -92,6 +92,14 @@ class DoorOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
         )
 
 
+class LendingDoorOptions(DoorOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The keys of doors that lend the engine's own memory to a store, which may hang with it."""
+
+    hold: Annotated[
+        float, Meta(description="seconds after its deadline that a store which hangs keeps the engine's memory", ge=0)
+    ] = 30.0
+
+
 def parse_door_options(type_: type[T], config: Mapping[str, Any], where: str) -> T:
     """Raises OptionError that names the key and the nearest good one, ConfigError where no store is named."""
     options = parse_options(type_, config, where=where)

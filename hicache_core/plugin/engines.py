@@ -17,13 +17,17 @@ from hicache_core.plugin.environment import Finding
 
 @dataclass(frozen=True, slots=True)
 class EngineDoor:
-    """A door of this library into an engine. tried: versions that it was run against; read: whose source was read."""
+    """A door of this library into an engine. tried: versions that it was run against; read: whose source was read.
+
+    watch: a sentence on what shows first where another version does not fit.
+    """
 
     package: str
     door: str
     tried: tuple[str, ...]
     read: tuple[str, ...] = ()
     guide: str = ""
+    watch: str = ""
 
 
 DOORS: dict[str, EngineDoor] = {
@@ -41,12 +45,14 @@ DOORS: dict[str, EngineDoor] = {
             '"type": "hicache" among the secondary_tiers of TieringOffloadingSpec',
             ("0.24.0", "0.27.0", "0.33.0"),
             guide="docs/guides/vllm.md",
+            watch="vLLM declares this interface experimental: watch for failed tier jobs",
         ),
         EngineDoor(
             "lmcache",
             '--l2-adapter with "type": "plugin", hicache_core.adapters.lmcache:HiCacheL2Adapter',
             ("0.5.6",),
             guide="docs/guides/lmcache.md",
+            watch="Watch for failed L2 tasks",
         ),
     )
 }

@@ -25,6 +25,7 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 from hicache_core.adapters.door_options import parse_door_options
 from hicache_core.adapters.lmcache import chunks, engine
 from hicache_core.adapters.lmcache.options import ConnectorOptions
+from hicache_core.adapters.untried import warn_of_untried_version
 from hicache_core.errors import HiCacheError, NotSupportedError, StorageError, told
 from hicache_core.storage import Handle, StorageSession, open_session
 from hicache_core.types import Outcome
@@ -73,7 +74,7 @@ class HiCacheConnector(RemoteConnector):  # type: ignore[misc]
         metadata: Any = None,
         plugin_name: str = "",
     ) -> None:
-        engine.warn_of_untried_version()
+        warn_of_untried_version("lmcache")
         metadata = metadata or getattr(local_cpu_backend, "metadata", None)
         name = plugin_name or _own_name(config)
         where = f"extra_config remote_storage_plugin.{name}.config"

@@ -32,6 +32,7 @@ from hicache_core.adapters.lmcache.contexts import (
 from hicache_core.adapters.lmcache.listing import list_page
 from hicache_core.adapters.lmcache.options import L2Options, Models
 from hicache_core.adapters.lmcache.tasks import Locks, Results, Task, Turnstile
+from hicache_core.adapters.untried import warn_of_untried_version
 from hicache_core.errors import MisuseError, NotSupportedError, StorageError, told, trace_of
 from hicache_core.storage import Handle, open_session
 from hicache_core.types import Outcome
@@ -50,7 +51,7 @@ class HiCacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     """
 
     def __init__(self, config: HiCacheL2AdapterConfig | dict[str, Any], l1_memory_desc: Any = None) -> None:
-        engine.warn_of_untried_version()
+        warn_of_untried_version("lmcache")
         if isinstance(config, dict):
             config = HiCacheL2AdapterConfig.from_dict(config)
         options: L2Options = config.options

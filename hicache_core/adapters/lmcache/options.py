@@ -8,18 +8,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from hicache_core.adapters.door_options import DoorOptions
+from hicache_core.adapters.door_options import LendingDoorOptions
 from hicache_core.errors import ConfigError, IdentityError
 from hicache_core.namespace import WEIGHTS_FORMS
 from hicache_core.plugin.options import ByteSize
 
 
-class ConnectorOptions(DoorOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class ConnectorOptions(LendingDoorOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Options of the remote connector."""
-
-    hold: Annotated[
-        float, Meta(description="seconds after its deadline that a store which hangs keeps LMCache's memory", ge=0)
-    ] = 30.0
 
 
 class L2Options(ConnectorOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -18,8 +18,8 @@ from hicache_core.adapters.sglang.door import Door
 from hicache_core.adapters.sglang.identity import Ranks, model_identity, weights_identity
 from hicache_core.adapters.sglang.served import served_arguments
 from hicache_core.adapters.sglang.traffic import metrics_type
+from hicache_core.adapters.untried import warn_of_untried_version
 from hicache_core.errors import HiCacheError, NotSupportedError, StorageError, told
-from hicache_core.plugin.engines import find_engine
 from hicache_core.storage.session import StorageSession
 from hicache_core.types import PoolHitPolicy
 
@@ -47,9 +47,7 @@ class HiCacheDynamicStorage(engine.HiCacheStorage):  # type: ignore[misc]
         self._door = Door(config, Ranks.of(storage_config), model_identity(options, served, name), weights)
         self._metrics = metrics_type()
         self.registered_pools: dict[Any, Any] = {}
-        found = find_engine("sglang")
-        if found is not None and found.untried:
-            _log.warning("hicache: %s", found.untried)
+        warn_of_untried_version("sglang")
         if not config.zero_copy:
             _log.warning(_SLOW)
 

@@ -18,8 +18,6 @@ import vllm
 from vllm.v1.kv_offload import base as _base
 from vllm.v1.kv_offload.tiering import base as _tiering
 
-from hicache_core.plugin.engines import DOORS, FoundEngine
-
 SecondaryTierManager: Any = _tiering.SecondaryTierManager
 RequestOffloadingContext: Any = _base.RequestOffloadingContext
 
@@ -41,18 +39,6 @@ _log = logging.getLogger(__name__)
 def version() -> str:
     """The installed release, without what a build adds ("0.33.0+cu130")."""
     return str(vllm.__version__).partition("+")[0]
-
-
-def warn_of_untried_version() -> None:
-    """One warning where this vLLM is none that the door was made for."""
-    _warn_of(version())
-
-
-@functools.cache
-def _warn_of(found: str) -> None:
-    untried = FoundEngine(DOORS["vllm"], found).untried
-    if untried:
-        _log.warning("%s. vLLM declares this interface experimental: watch for failed tier jobs", untried)
 
 
 @functools.cache

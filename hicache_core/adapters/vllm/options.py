@@ -6,15 +6,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from hicache_core.adapters.door_options import DoorOptions
+from hicache_core.adapters.door_options import LendingDoorOptions
 
 
-class TierOptions(DoorOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
+class TierOptions(LendingDoorOptions, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Options of the tier. `type`, `module_path` and `backpressure` are vLLM's and do not come here."""
 
-    hold: Annotated[
-        float, Meta(description="seconds after its deadline that a store which hangs keeps its rows reserved", ge=0)
-    ] = 30.0
     locality: Annotated[
         Literal["LOCAL", "REMOTE"] | None, Meta(description="where the store is, for vLLM's KV events and filters")
     ] = None

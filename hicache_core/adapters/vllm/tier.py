@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from hicache_core.adapters.door_options import parse_door_options
+from hicache_core.adapters.untried import warn_of_untried_version
 from hicache_core.adapters.vllm import engine
 from hicache_core.adapters.vllm.courier import Courier
 from hicache_core.adapters.vllm.identity import facts_of, identity_of
@@ -42,7 +43,7 @@ class HiCacheTier(engine.SecondaryTierManager):  # type: ignore[misc]
         **config: Any,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, *engine.base_arguments(backpressure_detector))
-        engine.warn_of_untried_version()
+        warn_of_untried_version("vllm", engine.version())  # a source on the path is another than the distribution
         engine.warn_of_random_hashes()
         where = f'tier "{tier_type}" in secondary_tiers'
         options = parse_door_options(TierOptions, config, where)

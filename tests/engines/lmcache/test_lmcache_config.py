@@ -73,22 +73,6 @@ def test_a_model_that_nobody_spoke_of_is_refused_once(
     assert named.comes_back([harness.key_of(1)]) == 0
 
 
-def test_one_warning_for_a_release_that_was_never_tried(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from hicache_core.adapters.lmcache import engine
-
-    found = engines.FoundEngine(engines.DOORS["lmcache"], "0.9.0")
-    monkeypatch.setattr(engine, "find_engine", lambda package: found)
-    engine.warn_of_untried_version.cache_clear()
-    with caplog.at_level(logging.WARNING, "hicache_core.adapters.lmcache"):
-        engine.warn_of_untried_version()
-        engine.warn_of_untried_version()
-    assert len(caplog.records) == 1
-    assert "0.9.0" in caplog.text
-    engine.warn_of_untried_version.cache_clear()
-
-
 def test_this_release_was_tried() -> None:
     found = engines.find_engine("lmcache")
     assert found is not None
