@@ -1,7 +1,8 @@
 """Throwaway real servers for tests and demos: entry-point group `hicache.dev_servers`, `hicache dev-server NAME`.
 
 An entry is a callable `(directory: Path) -> DevServer`. It listens on loopback only, keeps everything below its
-directory, and is stopped by the pids that it started itself.
+directory, and is stopped by the pids that it started itself; on Linux also where the process that started it is
+killed (`server_watch`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from hicache_core.errors import DevServerError, DuplicateNameError, HiCacheError, PluginError, UnknownNameError
 from hicache_core.plugin.extensions import registered
+from hicache_core.plugin.server_watch import Watch, start_watch
 
 GROUP = "hicache.dev_servers"
 _LAST_LINES = 12
@@ -59,6 +61,7 @@ class ServerProcess:
         self._ready, self._ready_within = ready, ready_within
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._watch: Watch | None = None
 
     @property
     def pid(self) -> int:
@@ -76,6 +79,7 @@ class ServerProcess:
         """Start it and wait until it is ready. Raises DevServerError, with nothing left running."""
         if self.alive:
             raise DevServerError(f"{self.name} is already running (pid {self.pid})")
+        self.kill()  # one that ended by itself was not waited for, nor its watch
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.log.open("ab") as log:
             try:
@@ -93,6 +97,7 @@ class ServerProcess:
                     f"{self.name} could not be started ({self.argv[0]}): {error.strerror}"
                 ) from error
         try:
+            self._watch = start_watch(self._process.pid)
             self._await_ready(self._process)
         except BaseException:
             self.kill()
@@ -130,6 +135,10 @@ class ServerProcess:
             self._process.kill()
         self._process.wait(timeout=30)
         self._process = None
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.wait(timeout=30)
+            self._watch = None
 
     def stop(self, *, sign: int = signal.SIGTERM, within: float = 10.0) -> None:
         """Ask it to end; after `within` seconds it is killed."""
