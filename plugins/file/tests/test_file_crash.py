@@ -18,6 +18,7 @@ KILL_WRITER = Path(__file__).with_name("kill_writer.py")
 
 @pytest.mark.parametrize("limits", [[], ["--max-size", "5000000"]], ids=["no cap", "capped"])
 def test_kill_9_leaves_no_torn_page_and_nothing_behind(tmp_path, limits):
+    pytest.importorskip("hicache_conformance", reason="pip install hicache-conformance")
     command = [sys.executable, str(KILL_WRITER), str(tmp_path / "store"), "--rounds", "10", *limits]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

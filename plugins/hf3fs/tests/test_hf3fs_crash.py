@@ -14,6 +14,7 @@ KILL_WRITER = Path(__file__).with_name("kill_hf3fs_writer.py")
 
 
 def run_killer(root, *arguments):
+    pytest.importorskip("hicache_conformance", reason="pip install hicache-conformance")
     command = [sys.executable, str(KILL_WRITER), str(root), "--rounds", "8", *arguments]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
