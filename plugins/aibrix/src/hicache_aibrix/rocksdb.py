@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import rocksdict
 from aibrix_kvcache.l2.connectors.rocksdb import RocksDBConnector
 
 from hicache_aibrix.options import AibrixOptions
-from hicache_aibrix.pool import DaemonPool
 from hicache_core.errors import OpenError
 
 _MIB = 1 << 20
@@ -27,7 +27,7 @@ class OwnedRocksDB(RocksDBConnector):  # type: ignore[misc]  # AIBrix has no typ
         self.store: Any = None
 
 
-def make_rocksdb(root: Path, options: AibrixOptions, pool: DaemonPool) -> OwnedRocksDB:
+def make_rocksdb(root: Path, options: AibrixOptions, pool: Executor) -> OwnedRocksDB:
     """An open connector. Raises OpenError with the cause; a lock held by another process is named."""
     settings = rocksdict.Options(raw_mode=True)
     settings.create_if_missing(True)
