@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -12,12 +13,17 @@ from pathlib import Path
 import pytest
 
 from hicache_core.controller.reasons import Reason
+from hicache_core.errors import UnknownNameError
+from hicache_core.plugin.discovery import find_backend
+from hicache_core.plugin.options import describe_options
+from hicache_core.plugin.select import choose_backend
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]
 )
 PAGES = [page for page in PAGES if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)]
+PLUGINS = [page for page in PAGES if page.parent.parent == ROOT / "plugins"]
 
 OURS = {"hicache_core", "hicache_file", "hicache_conformance", "hicache_engine"}
 
@@ -45,6 +51,20 @@ def test_code_blocks_parse_and_import_what_exists(page: Path) -> None:
             if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in OURS:
                 pytest.importorskip(str(node.module).partition(".")[0], reason="another distribution")
                 exec(compile(ast.Module([node], []), str(page), "exec"), {})
+
+
+@pytest.mark.parametrize("page", PLUGINS, ids=lambda page: page.parent.name)
+def test_a_plugins_options_stand_in_its_table_and_its_configs_are_taken(page: Path) -> None:
+    name, text = page.parent.name, page.read_text()
+    try:
+        spec = find_backend(name)
+    except UnknownNameError as error:
+        pytest.skip(f"the plugin is not installed: {error}")
+    table = text.partition("## Options")[2].partition("\n## ")[0] or text
+    rows = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert rows == [option.name for option in describe_options(spec.options)]
+    for config in re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        assert choose_backend(json.loads(config)).spec.name == name
 
 
 def test_the_readme_names_two_set_up_commands() -> None:

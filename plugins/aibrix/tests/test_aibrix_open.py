@@ -16,7 +16,6 @@ from hicache_aibrix.options import AibrixOptions, capabilities
 from hicache_aibrix.probe import probe
 
 from hicache_core.errors import ConfigError, MissingDependencyError, OpenError, OptionError
-from hicache_core.plugin.options import describe_options
 from hicache_core.plugin.select import choose_backend
 from hicache_core.types import IoContext, Outcome
 
@@ -191,8 +190,7 @@ def test_only_shfs_is_shared() -> None:
     assert not capabilities(AibrixOptions(root="x", connector="rocksdb")).shared
 
 
-def test_the_readme_is_true(tmp_path: Path, opened: Open) -> None:
-    assert re.findall(r"^\| `(\w+)` \|", README, re.M) == [o.name for o in describe_options(AibrixOptions)]
+def test_the_configs_of_the_readme_open(tmp_path: Path, opened: Open) -> None:
     configs = re.findall(r"```json\n(.*?)```", README, re.S)
     assert len(configs) == 2
     for config in configs:

@@ -1,11 +1,10 @@
-"""What the README shows runs when it is pasted, and its table of options is the truth."""
+"""What the README shows runs when it is pasted."""
 
 import re
 from pathlib import Path
 
 from hicache_file.options import FileOptions
 
-from hicache_core.plugin.options import describe_options
 from hicache_core.plugin.select import choose_backend
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -27,8 +26,3 @@ def test_the_python_blocks_run(tmp_path):
 def test_the_url_is_one(tmp_path):
     [url] = re.findall(r"'(file://[^']*)'", README)
     assert choose_backend(url).options == FileOptions(root="/var/cache/hicache", max_size=200_000_000_000)
-
-
-def test_every_option_stands_in_the_table():
-    rows = re.findall(r"^\| `(\w+)` \|", README, re.M)
-    assert rows == [option.name for option in describe_options(FileOptions)]

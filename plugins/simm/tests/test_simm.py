@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hicache_simm import fake
 from hicache_simm.fake_kit import kit
-from hicache_simm.options import SimmOptions
 
 from hicache_core.errors import ConfigError, MissingDependencyError, OpenError
-from hicache_core.namespace import Identity
-from hicache_core.plugin.options import describe_options
 from hicache_core.plugin.select import choose_backend, open_backend
-from hicache_core.storage import open_session
 from hicache_core.types import IoContext, OpenContext, Outcome
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
-IDENTITY = Identity("m", "declared:w", "uint8", 4, "mha", 1, 1, 8)
 KEYS = [f"{'0' * 32}/{n:064x}.kv.l0-1h0-1" for n in range(4)]
 
 
@@ -46,17 +38,6 @@ def page(fill: bytes, nbytes: int = 96) -> list[memoryview]:
     return [memoryview(bytearray(fill * 64)), memoryview(bytearray(fill * nbytes))]
 
 
-def test_pages_come_back_through_another_session(options: dict[str, Any]) -> None:
-    hashes, data = ["a" * 64, "b" * 64], [bytearray(b"1" * 500), bytearray(b"2" * 500)]
-    with open_session("simm", identity=IDENTITY, options=options) as session:
-        assert session.set(hashes, [[memoryview(one)] for one in data]) == [Outcome.STORED] * 2
-    with open_session("simm", identity=IDENTITY, options=options) as session:
-        assert session.exists([*hashes, "c" * 64]) == 2
-        into = [bytearray(500), bytearray(500)]
-        assert session.get(hashes, [[memoryview(one)] for one in into]) == [Outcome.HIT] * 2
-        assert into == data
-
-
 def test_flags_are_set_before_the_client_is_made(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake, "flags", {})
     monkeypatch.setenv("SICL_NET_DEVICES", "other")
@@ -69,17 +50,6 @@ def test_flags_are_set_before_the_client_is_made(options: dict[str, Any], monkey
         "clnt_thread_pool_size": "3",
         "clnt_log_file": "/dev/null",
     }
-
-
-def test_a_stored_length_that_is_another_is_damage(options: dict[str, Any]) -> None:
-    backend = opened(options)
-    assert backend.batch_set(KEYS[:1], [page(b"x", 96)], IoContext()) == [Outcome.STORED]
-    for nbytes in (95, 97):
-        assert backend.batch_get(KEYS[:1], [page(b"\0", nbytes)], IoContext()) == [Outcome.CORRUPT]
-    whole = page(b"\0", 96)
-    assert backend.batch_get(KEYS[:1], [whole], IoContext()) == [Outcome.HIT]
-    assert bytes(whole[1]) == b"x" * 96
-    backend.close()
 
 
 def test_what_is_there_and_cannot_be_read_is_no_miss(
@@ -139,11 +109,3 @@ def test_a_page_fits_in_one_arena_of_the_bounce_memory(options: dict[str, Any]) 
 def test_a_wrong_option_is_named(options: dict[str, Any], wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         choose_backend("simm", options | wrong)
-
-
-def test_the_readme_is_true() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", README, re.M)
-    assert rows == [option.name for option in describe_options(SimmOptions)]
-    [config] = re.findall(r"```json\n(.*?)```", README, re.S)
-    assert choose_backend(msgspec.json.decode(config)).spec.name == "simm"
-    assert "not yet against the vendor's server" in README

@@ -19,3 +19,4 @@ class TestSimm(BackendSuite):
 
 def test_the_store_is_told_to_be_a_fake() -> None:
     assert "fake" in kit.fake
+    assert "not yet against the vendor's server" in (Path(__file__).parents[1] / "README.md").read_text()
