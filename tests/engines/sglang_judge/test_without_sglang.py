@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from hicache_conformance.peer.casebook import peer_cases
 from hicache_conformance.peer.kit import PLACE, PeerKit
 from hicache_conformance.peer.known import kit_for, known_kits
+from hicache_conformance.peer.signals import handlers_left_out_in_threads
 from typer.testing import CliRunner
 
 from hicache_core.adapters.sglang_backend.options import SglangOptions, capabilities_under
@@ -52,6 +55,34 @@ def test_a_known_class_has_a_kit_and_given_options_win() -> None:
     given = kit_for(file.sglang_class, {"extra_config": {"file_storage_path": "/kv"}})
     assert given.name == "HiCacheFile"
     assert given.options == {"extra_config": {"file_storage_path": "/kv"}}
+
+
+def test_a_thread_sets_no_signal_handler_and_does_not_fail_at_it() -> None:
+    """The main thread still does; afterwards Python's own rule is back."""
+    before = signal.getsignal(signal.SIGUSR1)
+    raised: list[Exception] = []
+
+    def set_it() -> None:
+        try:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        except ValueError as error:
+            raised.append(error)
+
+    def in_a_thread() -> None:
+        thread = threading.Thread(target=set_it)
+        thread.start()
+        thread.join()
+
+    try:
+        with handlers_left_out_in_threads():
+            in_a_thread()
+            assert (raised, signal.getsignal(signal.SIGUSR1)) == ([], before)
+            set_it()
+            assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+        in_a_thread()
+        assert len(raised) == 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("bad", ["HiCacheFile", "module:", ":Class", "a:b:c"])

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +23,7 @@ from hicache_conformance.peer.casebook import PeerCase, peer_cases
 from hicache_conformance.peer.harness import PeerHarness
 from hicache_conformance.peer.kit import PeerKit
 from hicache_conformance.peer.reproduction import reproduction_of
+from hicache_conformance.peer.signals import handlers_left_out_in_threads, handlers_restored
 from hicache_conformance.report import OUTCOMES, CaseResult, Report
 from hicache_conformance.runner import run
 from hicache_conformance.target import Resolved, Target
@@ -43,6 +44,7 @@ class PeerTarget(Target):
     def resolve(self, directory: Path) -> Resolved:
         """Its options in this directory."""
         assert self.peer is not None
+        self.peer.empty()
         place = directory / "store"
         place.mkdir(exist_ok=True)
         options = {**self.peer.options_in(place), **self.options}
@@ -51,7 +53,7 @@ class PeerTarget(Target):
 
 @dataclass
 class PeerReport:
-    """What was found. contract is None where the levels were not run; contract_note says why."""
+    """What was found. contract is None where the levels were not run; contract_note: why, or how they were."""
 
     kit: PeerKit
     seed: int
@@ -121,16 +123,9 @@ def judge(
             report.results.append((case, result))
             if on_peer_result is not None:
                 on_peer_result(case, result)
-        if kit.main_thread:
-            report.contract_note = (
-                "the levels were not run: the class can only be constructed on a process's main thread, since its"
-                " constructor replaces signal handlers"
-            )
-        elif contract:
-            target = PeerTarget(
-                SPEC, spec_ref="hicache_conformance.peer.preload:SPEC", back_door=_back_door(kit), peer=kit
-            )
-            report.contract = run(target, levels=levels, seed=seed, on_start=on_start, on_result=on_result)
+        if contract:
+            report.contract_note = kit.levels_note
+            report.contract = _levels_of(kit, levels, seed, on_start, on_result)
         else:
             report.contract_note = "the levels were not run: only the class by itself was asked for"
     finally:
@@ -138,12 +133,25 @@ def judge(
     return report
 
 
+def _levels_of(
+    kit: PeerKit,
+    levels: Iterable[str] | None,
+    seed: int,
+    on_start: Callable[[Case], object] | None,
+    on_result: Callable[[CaseResult], object] | None,
+) -> Report:
+    spec_ref = "hicache_conformance.peer.preload:SPEC"
+    target = PeerTarget(SPEC, spec_ref=spec_ref, back_door=_back_door(kit), peer=kit)
+    with handlers_left_out_in_threads() if kit.main_thread else nullcontext():
+        return run(target, levels=levels, seed=seed, on_start=on_start, on_result=on_result)
+
+
 def _open_once(kit: PeerKit) -> None:
     """So that a class that cannot be constructed is told once, not by each case. Raises OpenError."""
     directory = Path(tempfile.mkdtemp(prefix="hicache-peer-"))
     harness = PeerHarness(kit, directory, seed=0, case="first opening")
     try:
-        with _signal_handlers_restored():
+        with handlers_restored():
             harness.open()
     finally:
         harness.finish()
@@ -165,7 +173,7 @@ def run_peer_case(case: PeerCase, kit: PeerKit, *, seed: int = 0) -> CaseResult:
     directory = Path(tempfile.mkdtemp(prefix="hicache-peer-"))
     harness = PeerHarness(kit, directory, seed=seed, case=case.id)
     try:
-        with _limited(CASE_SECONDS), _signal_handlers_restored():
+        with _limited(CASE_SECONDS), handlers_restored():
             case.body(harness)
     except NotApplicable as reason:
         return CaseResult(case.id, "peer", "skip", str(reason), not_applicable=True)
@@ -197,18 +205,6 @@ def _limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-@contextmanager
-def _signal_handlers_restored() -> Iterator[None]:
-    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
-    before = [signal.getsignal(number) for number in watched]
-    try:
-        yield
-    finally:
-        for number, handler in zip(watched, before, strict=True):
-            if signal.getsignal(number) != handler:
-                signal.signal(number, handler)
 
 
 def peer_versions() -> dict[str, str]:

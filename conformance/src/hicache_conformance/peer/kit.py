@@ -34,8 +34,10 @@ class PeerKit:
     needs: tuple[tuple[str, str], ...] = ()
     keeps_files: bool = True
     main_thread: bool = False
-    """Whether it can only be constructed on the main thread, so that the suite's own threads cannot open it."""
+    """Whether it can only be constructed on the main thread, since its constructor sets signal handlers."""
     note: str = ""
+    levels_note: str = ""
+    """What must be known to read what the levels found."""
     capped: Mapping[str, Any] | None = None
     """More of extra_config, under which the store holds less than 64 KiB; None where it has no such bound."""
 
@@ -48,6 +50,9 @@ class PeerKit:
 
     def start(self) -> None:
         """Bring up what the class connects to."""
+
+    def empty(self) -> None:
+        """Drop what the server knows of pages, where it outlives the directory of a case of the levels."""
 
     def stop(self) -> None:
         """Take it down."""
