@@ -41,11 +41,14 @@ __all__ = [
 ]
 
 _WHOLE = struct.Struct("<48sQQ")
+_pack_into, _unpack_from = _WHOLE.pack_into, _WHOLE.unpack_from
 _JOIN_BELOW = 512
 """Bytes of a region."""
 
-Prepared: TypeAlias = "Sequence[tuple[bytes, int]]"
-"""For each key: bytes 0–47 of its seal and the seed made from them. Reusable while key and page shape last."""
+PreparedKey: TypeAlias = "tuple[bytes, int]"
+"""Bytes 0–47 of the seal of one key and the seed made from them. Reusable while key and page shape last."""
+Prepared: TypeAlias = "Sequence[PreparedKey]"
+"""One for each key of a batch."""
 
 
 class Sealer:
@@ -68,7 +71,7 @@ class Sealer:
         self._mac_key = mac_key
         self._padding = bytes(stride - SEAL_BYTES)
 
-    def prepare(self, keys: Sequence[str], nbytes: int, regions: int) -> list[tuple[bytes, int]]:
+    def prepare(self, keys: Sequence[str], nbytes: int, regions: int) -> list[PreparedKey]:
         """What stamping and checking need of each key, for pages of `nbytes` payload bytes in `regions` buffers."""
         head = PREFIX.pack(MAGIC, SEAL_VERSION, self.algorithm, 0, regions, nbytes, self._namespace_bytes, 0)[:40]
         prefixes = [head + xxh(key.encode()).to_bytes(8, "little") for key in keys]
@@ -84,18 +87,20 @@ class Sealer:
 
     def stamp_batch(self, keys: Sequence[str], pages: Sequence[Page], prepared: Prepared | None = None) -> None:
         """Write the seal of every page into its first buffer; the others are its payload, in region order."""
-        if prepared is None:
-            prepared = self._prepared(keys, pages)
-        pack_into, padding, keyed = _WHOLE.pack_into, self._padding, self.algorithm == MAC
-        for (prefix, seed), page in zip(prepared, pages, strict=True):
-            low, high = 0, 0
-            if keyed:
-                low, high = struct.unpack("<QQ", mac_tag(self._mac_key or b"", prefix, page[1:]))
-            else:
-                low = xxh(page[1], seed) if len(page) == 2 else _tag_of_several(seed, page)
-            pack_into(page[0], 0, prefix, low, high)
-            if padding:
-                page[0][SEAL_BYTES : self.stride] = padding
+        for one, page in zip(prepared or self.prepare_each(keys, pages), pages, strict=True):
+            self.stamp_page(one, page)
+
+    def stamp_page(self, prepared: PreparedKey, page: Page) -> None:
+        """Write the seal of one page into its first buffer."""
+        prefix, seed = prepared
+        low, high = 0, 0
+        if self.algorithm == MAC:
+            low, high = struct.unpack("<QQ", mac_tag(self._mac_key or b"", prefix, page[1:]))
+        else:
+            low = xxh(page[1], seed) if len(page) == 2 else _tag_of_several(seed, page)
+        _pack_into(page[0], 0, prefix, low, high)
+        if self._padding:
+            page[0][SEAL_BYTES : self.stride] = self._padding
 
     def check(self, key: str, seal: Buffer, payload_buffers: Sequence[Buffer], nbytes: int | None = None) -> Outcome:
         """HIT, CORRUPT or FOREIGN. nbytes: payload bytes that were stored; other than the buffers hold: CORRUPT."""
@@ -107,23 +112,21 @@ class Sealer:
         self, keys: Sequence[str], pages: Sequence[Page], prepared: Prepared | None = None
     ) -> list[Outcome]:
         """`check` for every page: its first buffer is the seal (`stride` bytes), the others are its payload."""
-        if prepared is None:
-            prepared = self._prepared(keys, pages)
-        if self.algorithm != XXH3:
-            return [self._judge(prefix, page) for (prefix, _), page in zip(prepared, pages, strict=True)]
-        unpack_from, padding, hit = _WHOLE.unpack_from, self._padding, Outcome.HIT
-        outcomes = []
-        for (prefix, seed), page in zip(prepared, pages, strict=True):
-            stored, low, high = unpack_from(page[0])
+        each = prepared or self.prepare_each(keys, pages)
+        return [self.check_page(one, page) for one, page in zip(each, pages, strict=True)]
+
+    def check_page(self, prepared: PreparedKey, page: Page) -> Outcome:
+        """HIT, CORRUPT or FOREIGN: the verdict on one page, whose first buffer is its seal."""
+        prefix, seed = prepared
+        if self.algorithm == XXH3:
+            stored, low, high = _unpack_from(page[0])
             tag = xxh(page[1], seed) if len(page) == 2 else _tag_of_several(seed, page)
             sound = stored == prefix and low == tag and not high
-            if sound and (not padding or page[0][SEAL_BYTES:].tobytes() == padding):
-                outcomes.append(hit)
-            else:
-                outcomes.append(self._judge(prefix, page))
-        return outcomes
+            if sound and (not self._padding or page[0][SEAL_BYTES:].tobytes() == self._padding):
+                return Outcome.HIT
+        return self._judge(prefix, page)
 
-    def _prepared(self, keys: Sequence[str], pages: Sequence[Page]) -> list[tuple[bytes, int]]:
+    def prepare_each(self, keys: Sequence[str], pages: Sequence[Page]) -> list[PreparedKey]:
         """As `prepare`, in one go where all pages have one shape."""
         sizes = [len(page[1]) if len(page) == 2 else _size_of_several(page) for page in pages]
         counts = list(map(len, pages))

@@ -167,6 +167,10 @@ class HostPoolView(Protocol):
         """The same regions as writable byte buffers, n lists of r."""
 
 
+def _no_page(index: int) -> None:
+    """What `seal_page` and `verify_page` are where the session does the whole batch itself."""
+
+
 @dataclass(slots=True)
 class IoContext:
     """What accompanies a batch on its way to a backend."""
@@ -185,6 +189,12 @@ class IoContext:
     """v1: one seal buffer per key. v2: the same by pool."""
     pages: Sequence[Page] | Mapping[PoolName, Sequence[Page]] | None = None
     """The pages of a v1 or v2 call as buffers, seal included: what the defaults use."""
+    seal_page: Callable[[int], None] = _no_page
+    """set: stamp the seal of the call's page of this index. A hook marked `pagewise` calls it just before it reads
+    that page, seal included; from any thread, more than once if it likes."""
+    verify_page: Callable[[int], None] = _no_page
+    """get: let the session judge the call's page of this index by its seal. A hook marked `pagewise` calls it once
+    all bytes of that page are in place, and again where it has filled the page anew; never after it has returned."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -217,6 +227,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     parallelism: int = 1
     """Calls that the store serves at once with profit; above 1 the store is latency-bound and small batches
     are split over workers too."""
+    spread: bool = True
+    """Whether large pages of one operation are spread over calls that run at once, so that two cores copy, seal and
+    verify them. Not with profit where a client moves the bytes of one call after the other and keeps a core busy."""
     nonblocking: bool = False
     """No call waits for anything outside this process's memory. A caller that waits anyway then runs the call on its
     own thread, where no deadline can interrupt it."""

@@ -15,12 +15,13 @@ from hicache_core.storage.reading import Reader
 from hicache_core.types import Outcome
 
 
-def trust_every_seal(self, keys, pages, prepared=None):
-    return [Outcome.HIT] * len(keys)
+def trust_every_seal(self, prepared, page):
+    return Outcome.HIT
 
 
-def foreign_is_corrupt(self, keys, pages, prepared=None, *, real=Sealer.check_batch):
-    return [Outcome.CORRUPT if o is Outcome.FOREIGN else o for o in real(self, keys, pages, prepared)]
+def foreign_is_corrupt(self, prepared, page, *, real=Sealer.check_page):
+    outcome = real(self, prepared, page)
+    return Outcome.CORRUPT if outcome is Outcome.FOREIGN else outcome
 
 
 def never_give_up(self):
@@ -49,9 +50,9 @@ def closes_only(self, calm, errors, deadline):
 
 
 BREAKAGES = {
-    "a_flipped_bit_is_a_miss_and_heals": (Sealer, "check_batch", trust_every_seal),
-    "zeros_in_place_of_a_page_are_a_miss_and_heal": (Sealer, "check_batch", trust_every_seal),
-    "a_foreign_page_is_a_miss_and_stays": (Sealer, "check_batch", foreign_is_corrupt),
+    "a_flipped_bit_is_a_miss_and_heals": (Sealer, "check_page", trust_every_seal),
+    "zeros_in_place_of_a_page_are_a_miss_and_heal": (Sealer, "check_page", trust_every_seal),
+    "a_foreign_page_is_a_miss_and_stays": (Sealer, "check_page", foreign_is_corrupt),
     "a_reader_with_bad_memory_does_not_empty_the_store": (damage.Damage, "may_heal", lambda self: True),
     "a_stalled_read_ends_at_its_deadline": (Call, "give_up", never_give_up),
     "a_store_that_keeps_stalling_is_left_alone_for_a_while": (breaker.Breaker, "_open", lambda *_: None),
@@ -63,7 +64,7 @@ BREAKAGES = {
     "a_store_that_hangs_up_costs_misses": (breaker.Breaker, "admit", blocked_once_open),
     "a_read_error_that_passes_is_no_damage": (Reader, "_read_again", take_the_first_answer),
     "identities_that_read_alike_are_apart": (Identity, "encoded", joined_without_lengths),
-    "damage_is_seen_on_every_path": (Sealer, "check_batch", trust_every_seal),
+    "damage_is_seen_on_every_path": (Sealer, "check_page", trust_every_seal),
     "no_prefix_needs_a_damaged_page": (Query, "_without_damaged", tell_all),
     "what_is_lent_is_taken_back": (Administration, "_closing_call", closes_only),
 }

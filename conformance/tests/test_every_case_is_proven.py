@@ -6,13 +6,23 @@ import broken_answers
 import broken_files
 import broken_hybrid
 import broken_lifetimes
+import broken_pagewise
 import broken_pools
 import broken_writes
 import mortal_store
 from hicache_conformance import catalogue
 from test_broken_core import BREAKAGES
 
-MODULES = (broken_answers, broken_files, broken_hybrid, broken_lifetimes, broken_pools, broken_writes, mortal_store)
+MODULES = (
+    broken_answers,
+    broken_files,
+    broken_hybrid,
+    broken_lifetimes,
+    broken_pagewise,
+    broken_pools,
+    broken_writes,
+    mortal_store,
+)
 
 
 def broken():

@@ -22,8 +22,8 @@ Rules for every hook of the data plane
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
@@ -48,6 +48,24 @@ OBSERVER_GROUP = "hicache.observers"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+
+PAGEWISE = f"{PROJECT}_pagewise"
+"""Attribute that `pagewise` sets on a function."""
+
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+
+
+def pagewise(hook: _Hook) -> _Hook:
+    """Mark batch_get, batch_set or one of their _v1: it tells the session of each page as it comes to it.
+
+    A get calls `ctx.verify_page(i)` once page i is in place, a set `ctx.seal_page(i)` before it reads page i, so that
+    the page is hashed while it lies in the processor's cache. A page that a set stores without is a violation. The
+    mark belongs to the function: a wrapper or a subclass that touches pages after the marked hook has its own
+    function without it. Where a v1 hook is there too, both are marked or neither counts.
+    """
+    setattr(hook, PAGEWISE, True)
+    return hook
+
 
 REQUIRED_HOOKS = ("batch_exists", "batch_get", "batch_set", "close")
 

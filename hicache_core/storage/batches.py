@@ -108,15 +108,20 @@ class CutRule:
     stage_bytes: int | None = None
 
     def cuts(self, sizes: Sequence[int], staged_sizes: Sequence[int] | None = None) -> list[tuple[int, int]]:
-        """Ranges of at most 128 pages each, one page at least."""
+        """Ranges of at most 128 pages each, one page at least; where `call_bytes` cuts, about equally large."""
         total = len(sizes)
         if self.call_bytes is None and self.stage_bytes is None:
             return [(lo, min(lo + BATCH_PAGES, total)) for lo in range(0, total, BATCH_PAGES)]
+        most = None
+        if self.call_bytes is not None:
+            nbytes = sum(sizes) + total * self.stride
+            calls = -(-nbytes // self.call_bytes)
+            most = min(self.call_bytes, -(-nbytes // max(1, calls)) + max(sizes, default=0) // 2)
         ranges, lo, carried, staged = [], 0, 0, 0
         for i, size in enumerate(sizes):
             own, own_staged = size + self.stride, staged_sizes[i] if staged_sizes else 0
             full = i - lo == BATCH_PAGES
-            full |= self.call_bytes is not None and carried + own > self.call_bytes
+            full |= most is not None and carried + own > most
             full |= self.stage_bytes is not None and staged + own_staged > self.stage_bytes
             if full and i > lo:
                 ranges.append((lo, i))
@@ -128,17 +133,15 @@ class CutRule:
         return ranges
 
 
-def slices(
-    sizes: Sequence[int], workers: int, parallelism: int, *, nonblocking: bool = False
-) -> list[tuple[int, int]]:
+def slices(sizes: Sequence[int], workers: int, parallelism: int, *, spread: bool = True) -> list[tuple[int, int]]:
     """Ranges of pages, one for each worker that is to take part.
 
-    nonblocking: the store's calls only compute, with the GIL held, so that a second thread would be in the way.
+    spread: whether large pages are to be spread where the store is not bound by latency.
     """
     total = len(sizes)
     nbytes = sum(sizes)
-    spread = not nonblocking and nbytes >= SPLIT_PAGE_BYTES * total
-    parts = min(workers, total, nbytes // SPLIT_BYTES) if spread else 1
+    large = nbytes >= SPLIT_PAGE_BYTES * total
+    parts = min(workers, total, nbytes // SPLIT_BYTES) if spread and large else 1
     if parallelism > 1:
         parts = max(parts, min(workers, parallelism, total))
     if parts <= 1:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hicache_core.plugin.checks import HOOKS, MARK
+from hicache_core.plugin.spec import PAGEWISE
 
 
 class HookBinding:
@@ -27,6 +28,11 @@ class HookBinding:
                     method = getattr(backend, attribute)
                     wanted = tuple(a for a in inspect.signature(method).parameters if a in HOOKS[name])
                     self._bound[name] = (method, wanted)
+
+    def pagewise(self, hook: str) -> bool:
+        """Whether batch_get or batch_set (`hook`), and its v1 where there is one, are marked `pagewise`."""
+        methods = [self._bound[name][0] for name in (hook, f"{hook}_v1") if name in self._bound]
+        return all(getattr(method, PAGEWISE, False) for method in methods)
 
     def __contains__(self, name: str) -> bool:
         return name in self._bound

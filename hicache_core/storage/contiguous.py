@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from hicache_core.plugin.spec import hookimpl
+from hicache_core.plugin.spec import hookimpl, pagewise
 from hicache_core.storage.legality import legal_positions
 from hicache_core.storage.lender import Lender
 from hicache_core.storage.staging import copy_page
@@ -84,6 +84,7 @@ class ContiguousBackend:
         return [found.get(index, False) for index in range(len(keys))]
 
     @hookimpl
+    @pagewise
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """See the spec."""
         outcomes = [Outcome.MISS] * len(keys)
@@ -99,12 +100,14 @@ class ContiguousBackend:
                     outcomes[index] = Outcome.CORRUPT
                 else:
                     copy_page(pages[index], [data])
+                    ctx.verify_page(index)
                     outcomes[index] = Outcome.HIT
 
         self._staged(legal, pages, outcomes, ctx, move, too_large=Outcome.MISS)  # nothing so large was ever stored
         return outcomes
 
     @hookimpl
+    @pagewise
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """See the spec."""
         outcomes = [Outcome.REJECTED] * len(keys)
@@ -124,6 +127,7 @@ class ContiguousBackend:
 
         def move(some: list[int], objects: list[memoryview]) -> None:
             for index, whole in zip(some, objects, strict=True):
+                ctx.seal_page(index)
                 copy_page([whole[self._client.header_bytes :]], pages[index])
             for index, answer in zip(some, self._client.put([keys[i] for i in some], objects, ctx), strict=True):
                 outcomes[index] = answer

@@ -35,9 +35,13 @@ class Guard:
     heal: bool
     read_breaker: Breaker
     stride: int = field(init=False)
+    pagewise: frozenset[str] = field(init=False)
+    """Hooks that tell of each page as they come to it."""
 
     def __post_init__(self) -> None:
         self.stride = self.sealer.stride if self.sealer else 0
+        marked = filter(self.dispatch.backend.pagewise, ("batch_get", "batch_set"))
+        self.pagewise = frozenset(name for hook in marked for name in (hook, f"{hook}_v1"))
 
 
 class SealedBatch:
@@ -57,12 +61,12 @@ class SealedBatch:
         else:
             self.full = [(seal, *page) for seal, page in zip(seals, batch.pages, strict=False)]
 
-    def prepared(self, sealer: Sealer) -> Prepared | None:
-        """What the sealer needs of each key, where all pages have one shape; else it looks by itself."""
+    def prepared(self, sealer: Sealer) -> Prepared:
+        """What the sealer needs of each key."""
         pages, sizes = self.batch.pages, self.batch.sizes
         regions = len(pages[0])
         if sizes.count(sizes[0]) != len(sizes) or sum(map(len, pages)) != regions * len(pages):
-            return None
+            return sealer.prepare_each(self.batch.keys, self.full)
         return sealer.prepare(self.batch.keys, sizes[0], regions)
 
     def arguments(self, hook: str, lo: int, hi: int, ctx: IoContext) -> dict[str, Any]:
@@ -108,11 +112,18 @@ def issuer(
     sealed: SealedBatch,
     ctx: IoContext,
     lengths: list[int] | None = None,
+    at_page: Callable[[int], None] | None = None,
 ) -> Callable[[int, int], list[Outcome]]:
-    """A function that makes the hook call for pages lo … hi - 1 and checks its answer. lengths: filled in."""
+    """A function that makes the hook call for pages lo … hi - 1 and checks its answer. lengths: filled in.
+
+    at_page: called with the index of each page, in the batch, to which a `pagewise` store comes.
+    """
 
     def issue(lo: int, hi: int) -> list[Outcome]:
         told = ctx if lengths is None else replace(ctx, lengths=[0] * (hi - lo))
+        if at_page is not None:
+            here = at_page if lo == 0 else lambda index: at_page(lo + index)
+            told = replace(told, verify_page=here) if operation == "get" else replace(told, seal_page=here)
         arguments = sealed.arguments(hook, lo, hi, told)
         answer = guard.dispatch.call(hook, **arguments)
         if lengths is not None and told.lengths is not None:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from hicache_core.errors import StorageError
 from hicache_core.plugin.options import ByteSize
-from hicache_core.plugin.spec import hookimpl
+from hicache_core.plugin.spec import hookimpl, pagewise
 from hicache_core.storage.legality import legal_key, legal_namespace
 from hicache_core.storage.staging import copy_bytes
 from hicache_core.types import Capabilities, IoContext, OpenContext, Outcome, Page
@@ -104,6 +104,7 @@ class MemoryBackend:
         return [key in pages for key in keys]
 
     @hookimpl
+    @pagewise
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """One copy, into the page."""
         store, lengths = self.store, ctx.lengths
@@ -120,15 +121,17 @@ class MemoryBackend:
                 outcomes.append(Outcome.CORRUPT)
                 continue
             read += len(stored)
+            ctx.verify_page(i)
             outcomes.append(Outcome.HIT)
         with store.lock:
             store.read += read
         return outcomes
 
     @hookimpl
+    @pagewise
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """One copy, out of the page."""
-        return [self._set(key, page, ctx.replace) for key, page in zip(keys, pages, strict=True)]
+        return [self._set(key, pages[i], i, ctx) for i, key in enumerate(keys)]
 
     @hookimpl
     def delete(self, keys: Sequence[str]) -> list[Outcome]:
@@ -177,12 +180,13 @@ class MemoryBackend:
         """Let go of the store; a named one stays for the next session."""
         self._store = None
 
-    def _set(self, key: str, page: Page, replace: bool) -> Outcome:
-        store = self.store
+    def _set(self, key: str, page: Page, index: int, ctx: IoContext) -> Outcome:
+        store, replace = self.store, ctx.replace
         if not replace and key in store.pages:
             return Outcome.EXISTS
         if not legal_key(key):
             return Outcome.REJECTED
+        ctx.seal_page(index)
         data = page[0].tobytes() if len(page) == 1 else b"".join(page)
         with store.lock:
             old = store.pages.get(key)

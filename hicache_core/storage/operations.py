@@ -65,6 +65,9 @@ class Operations:
         self._staged_rule = CutRule(parts.guard.stride, capabilities.call_bytes, parts.settings.stage_bytes)
         self._here = capabilities.nonblocking
         """Whoever waits for a call may run it: the store never waits, and nobody needs to be able to give up."""
+        self._parallelism = capabilities.parallelism
+        self._spread = capabilities.spread and not self._here
+        """A store that never waits computes with the GIL held, so that a second thread would be in the way."""
         self._groups_warned = False
 
     # -- queries
@@ -236,8 +239,7 @@ class Operations:
         rule = self._rule if staged is None else self._staged_rule
         sizes = batch.sizes
         calls = []
-        parallelism = parts.guard.capabilities.parallelism
-        for lo, hi in slices(sizes, group.count, parallelism, nonblocking=self._here):
+        for lo, hi in slices(sizes, group.count, self._parallelism, spread=self._spread):
             own_staged = None if staged is None else staged[lo:hi]
             calls.append(_page_call(batch.cut(lo, hi), once, rule, own_staged, patient))
 

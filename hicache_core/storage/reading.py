@@ -9,6 +9,7 @@ from hicache_core.storage.batches import PageBatch
 from hicache_core.storage.calls import StoreCalls
 from hicache_core.storage.guard import Guard, SealedBatch, issuer
 from hicache_core.storage.handles import Call
+from hicache_core.storage.pagewise import PageVerdicts
 from hicache_core.storage.seals import SealRing
 from hicache_core.storage.staging import StageBlock, Staging, copy_page, shadow
 from hicache_core.types import IoContext, Outcome, Page
@@ -135,15 +136,26 @@ class Reader:
             reading = replace(batch, pages=pages, sizes=[page[0].nbytes for page in pages])
         lengths = [0] * len(batch) if chain.variable else None
         sealed = SealedBatch(reading, room.seals)
-        issue = issuer(self._guard, hook, "get", sealed, ctx, lengths)
+        verdicts = self._verdicts(call, hook, sealed, lengths)
+        issue = issuer(self._guard, hook, "get", sealed, ctx, lengths, verdicts.verify if verdicts else None)
         outcomes = self._calls.outcomes(call, hook, len(batch), issue)
         if call.abandoned:
             return outcomes
         stored = self._payload_lengths(reading, lengths, outcomes)
-        outcomes = self._verify(sealed, outcomes, None if lengths is None else stored)
+        if verdicts is not None:
+            outcomes = verdicts.outcomes(outcomes)
+        else:
+            outcomes = self._verify(sealed, outcomes, None if lengths is None else stored)
         if chain and not call.abandoned and HIT in outcomes:
             outcomes = self._decode(batch, room, stored, outcomes, ctx)
         return outcomes
+
+    def _verdicts(self, call: Call, hook: str, sealed: SealedBatch, lengths: list[int] | None) -> PageVerdicts | None:
+        """For a store that calls back for each page; a length is known only when it has returned."""
+        sealer = self._guard.sealer
+        if sealer is None or lengths is not None or hook not in self._guard.pagewise:
+            return None
+        return PageVerdicts(sealer, sealed, call)
 
     def _payload_lengths(
         self, reading: PageBatch, lengths: list[int] | None, outcomes: list[Outcome]

@@ -11,6 +11,7 @@ from hicache_core.storage.calls import StoreCalls
 from hicache_core.storage.damage import READ_PAUSE_SECONDS
 from hicache_core.storage.guard import Guard, SealedBatch, issuer
 from hicache_core.storage.handles import Call
+from hicache_core.storage.pagewise import PageSeals
 from hicache_core.storage.seals import SealRing
 from hicache_core.storage.staging import StageBlock, Staging, copy_page
 from hicache_core.types import IoContext, Outcome, Page
@@ -158,11 +159,16 @@ class Writer:
                     stage, pages = self._staged(pages, sizes)
                 batch = replace(batch, pages=pages, sizes=sizes, slots=None, pools=())
             sealed = SealedBatch(batch, seals)
-            if guard.sealer is not None:
-                guard.sealer.stamp_batch(batch.keys, sealed.full, sealed.prepared(guard.sealer))
+            stamps = None if guard.sealer is None else PageSeals(guard.sealer, sealed)
+            if stamps is not None and hook in guard.pagewise:
+                issue = stamps.checked(hook, issuer(guard, hook, "set", sealed, ctx, at_page=stamps.seal))
+            else:
+                issue = issuer(guard, hook, "set", sealed, ctx)
+                if stamps is not None:
+                    stamps.seal_all()
             if call.abandoned:
                 return [Outcome.TIMEOUT] * len(batch)
-            return self._calls.outcomes(call, hook, len(batch), issuer(guard, hook, "set", sealed, ctx))
+            return self._calls.outcomes(call, hook, len(batch), issue)
         finally:
             if stage is not None:
                 self._staging.give_back(stage)

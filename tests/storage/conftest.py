@@ -14,7 +14,7 @@ import pytest
 
 from hicache_core.namespace import Identity
 from hicache_core.plugin.select import BackendChoice
-from hicache_core.plugin.spec import hookimpl
+from hicache_core.plugin.spec import hookimpl, pagewise
 from hicache_core.storage import StorageSession, open_session
 from hicache_core.storage.memory import CAPABILITIES, MemoryBackend, MemoryStore
 from hicache_core.types import BackendSpec, Capabilities, IoContext, Outcome, Page, PoolName, Slots
@@ -105,6 +105,40 @@ class Stalling(Plain):
         return super().batch_set(keys, pages, ctx)
 
 
+class Paged(Plain):
+    """Plain, page by page, its hooks marked. `silent`: keys for which it does not call back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent: set[str] = set()
+
+    @hookimpl
+    @pagewise
+    def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        self.calls.append(("batch_get", list(keys)))
+        outcomes = []
+        for index, (key, page) in enumerate(zip(keys, pages, strict=True)):
+            outcomes.append(self.fill(key, page))
+            if key not in self.silent:
+                ctx.verify_page(index)
+        return outcomes
+
+    @hookimpl
+    @pagewise
+    def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        self.calls.append(("batch_set", list(keys)))
+        outcomes = []
+        for index, (key, page) in enumerate(zip(keys, pages, strict=True)):
+            if key in self.pages:
+                outcomes.append(Outcome.EXISTS)
+                continue
+            if key not in self.silent:
+                ctx.seal_page(index)
+            self.pages[key] = b"".join(page)
+            outcomes.append(Outcome.STORED)
+        return outcomes
+
+
 class HostPool:
     """A host pool of `count` pages in `regions` pieces each, in one numpy array."""
 
@@ -135,7 +169,7 @@ class HostPool:
 class Kit:
     """What the tests of this folder share."""
 
-    Plain, Stalling, HostPool = Plain, Stalling, HostPool
+    Plain, Paged, Stalling, HostPool = Plain, Paged, Stalling, HostPool
     bound, page_bytes = BOUND, PAGE
 
     def __init__(self) -> None:

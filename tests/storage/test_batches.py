@@ -28,6 +28,11 @@ def test_cuts_cover_everything_within_the_limits(sizes: list[int], most: int | N
             assert staged is None or sum(staged_sizes[lo:hi]) <= staged
 
 
+def test_calls_are_about_equally_large() -> None:
+    assert CutRule(64, 16 << 20).cuts([256 << 10] * 64) == [(0, 32), (32, 64)]  # not 63 and one more
+    assert CutRule(64, 20 << 20).cuts([1 << 20] * 64) == [(0, 16), (16, 32), (32, 48), (48, 64)]
+
+
 @given(sizes_lists, st.integers(1, 4), st.integers(1, 8))
 def test_slices_cover_everything(sizes: list[int], workers: int, parallelism: int) -> None:
     if sizes:
@@ -46,10 +51,11 @@ def test_a_batch_is_spread_only_where_each_slice_has_4_mib() -> None:
     assert slices([10] * 8, 4, 3) == [(0, 2), (2, 5), (5, 8)]
 
 
-def test_a_batch_is_spread_only_where_its_pages_are_large_and_the_store_waits() -> None:
+def test_a_batch_is_spread_only_where_its_pages_are_large_and_it_pays() -> None:
     assert slices([SPLIT_PAGE_BYTES] * 128, 2, 1) == [(0, 64), (64, 128)]
     assert slices([SPLIT_PAGE_BYTES - 1] * 128, 2, 1) == [(0, 128)]
-    assert slices([1 << 20] * 128, 2, 1, nonblocking=True) == [(0, 128)]
+    assert slices([1 << 20] * 128, 2, 1, spread=False) == [(0, 128)]
+    assert slices([1 << 20] * 128, 2, 2, spread=False) == [(0, 64), (64, 128)]
 
 
 def test_parts_of_a_batch_keep_their_pools_and_slots() -> None:

@@ -21,6 +21,7 @@ CaseBody: TypeAlias = "Callable[[Harness], None]"
 _MODULES = (
     "exists",
     "pages",
+    "pagewise",
     "writes",
     "batches",
     "keys",

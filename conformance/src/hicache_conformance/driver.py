@@ -73,9 +73,9 @@ class Driver:
         found: list[bool] = answer
         return found
 
-    def get(self, keys: Sequence[str], pages: Sequence[Lent], *, lengths: list[int] | None = None) -> list[Outcome]:
-        """batch_get into the pages' buffers; the canaries around them are looked at. lengths: becomes ctx.lengths."""
-        context = self.context(lengths=lengths)
+    def get(self, keys: Sequence[str], pages: Sequence[Lent], **told: Any) -> list[Outcome]:
+        """batch_get into the pages' buffers; the canaries around them are looked at. told: fields of ctx."""
+        context = self.context(**told)
         with self._lent(pages):
             answer = self._call("batch_get", keys=keys, pages=[p.buffers for p in pages], ctx=context)
         outcomes = self._outcomes("batch_get", answer, len(keys), GET_OUTCOMES)
@@ -83,9 +83,9 @@ class Driver:
             check(page.canaries_intact(), f"batch_get wrote outside the buffers of {key!r}")
         return outcomes
 
-    def set(self, keys: Sequence[str], pages: Sequence[Lent], *, replace: bool = False) -> list[Outcome]:
-        """batch_set from the pages' buffers."""
-        context = self.context(replace=replace)
+    def set(self, keys: Sequence[str], pages: Sequence[Lent], **told: Any) -> list[Outcome]:
+        """batch_set from the pages' buffers. told: fields of ctx."""
+        context = self.context(**told)
         with self._lent(pages):
             answer = self._call("batch_set", keys=keys, pages=[p.buffers for p in pages], ctx=context)
         return self._outcomes("batch_set", answer, len(keys), SET_OUTCOMES)
@@ -102,13 +102,17 @@ class Driver:
             self._call("unregister_host_pool", view=view)
         self.pools.remove(view)
 
-    def get_v1(self, keys: Sequence[str], view: HostPoolView, slots: Slots, seals: Lent) -> list[Outcome]:
+    def get_v1(
+        self, keys: Sequence[str], view: HostPoolView, slots: Slots, seals: Lent, **told: Any
+    ) -> list[Outcome]:
         """batch_get_v1, or batch_get where the backend leaves it to the core. seals: one buffer for each key."""
-        return self._v1("get", GET_OUTCOMES, keys, view, slots, seals)
+        return self._v1("get", GET_OUTCOMES, keys, view, slots, seals, told)
 
-    def set_v1(self, keys: Sequence[str], view: HostPoolView, slots: Slots, seals: Lent) -> list[Outcome]:
+    def set_v1(
+        self, keys: Sequence[str], view: HostPoolView, slots: Slots, seals: Lent, **told: Any
+    ) -> list[Outcome]:
         """batch_set_v1, or batch_set where the backend leaves it to the core."""
-        return self._v1("set", SET_OUTCOMES, keys, view, slots, seals)
+        return self._v1("set", SET_OUTCOMES, keys, view, slots, seals, told)
 
     def _v1(
         self,
@@ -118,9 +122,10 @@ class Driver:
         view: HostPoolView,
         slots: Slots,
         seals: Lent,
+        told: dict[str, Any],
     ) -> list[Outcome]:
         pages = [(seal, *page) for seal, page in zip(seals.buffers, view.pages(slots), strict=True)]
-        context = self.context(seals=seals.buffers, pages=pages)
+        context = self.context(seals=seals.buffers, pages=pages, **told)
         hook, answer = f"batch_{operation}_v1", None
         with self._lent([seals]):
             if self.has(hook):

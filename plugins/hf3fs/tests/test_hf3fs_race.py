@@ -21,8 +21,8 @@ def reader_and_rival(any_store, monkeypatch):
     real = mover.read
     todo = []
 
-    def read(jobs, deadline):
-        moved = real(jobs, deadline)
+    def read(jobs, deadline, verify):
+        moved = real(jobs, deadline, verify)
         if todo:
             todo.pop()()
         return moved
@@ -64,8 +64,8 @@ def test_a_page_that_is_evicted_while_it_is_read_is_a_miss(open_store, monkeypat
     mover = store.backend._store.mover
     real = mover.read
 
-    def read(jobs, deadline):
-        moved = real(jobs, deadline)
+    def read(jobs, deadline, verify):
+        moved = real(jobs, deadline, verify)
         assert rival.set(*[rival.key(n) for n in range(10, 14)], value=b"x" * 1000) == [Outcome.STORED] * 4
         return moved
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from hicache_mooncake import client as module
 from hicache_mooncake.client import Client
-from hicache_mooncake.connect import in_turn
 from hicache_mooncake.latch import Latch
 from hicache_mooncake.objects import Objects
-from hicache_mooncake.options import MooncakeOptions, capabilities
+from hicache_mooncake.options import CALL_BYTES, MooncakeOptions, capabilities, in_turn
 
 from hicache_core.errors import StorageError
 
@@ -79,7 +78,7 @@ def test_a_turn_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     ("more", "turns", "call_bytes"),
     [
         ({}, True, None),
-        ({"segment_size": 1 << 30}, False, 8 << 20),
+        ({"segment_size": 1 << 30}, False, CALL_BYTES),
         ({"protocol": "rdma"}, False, None),
         ({"standalone_address": "localhost:1"}, False, None),
     ],
@@ -88,3 +87,4 @@ def test_who_takes_turns_and_who_gets_small_calls(more: Any, turns: bool, call_b
     options = MooncakeOptions(master_address="localhost:1", **more)
     assert in_turn(options) is turns
     assert capabilities(options).call_bytes == call_bytes
+    assert capabilities(options).spread is not turns

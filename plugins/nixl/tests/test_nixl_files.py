@@ -75,7 +75,7 @@ def test_lengths_that_direct_cannot_take_go_all_the_same(
 def test_a_registered_pool_goes_straight_and_other_memory_by_the_bounce(
     opened: Callable[..., Any], tmp_path: Path, keys: list[str], layout: str
 ) -> None:
-    pool = make_host_pool(KVGeometry("mha", 3, 2, 16, page_size=4), layout, 8, reserve=0)
+    pool = make_host_pool(KVGeometry("mha", 3, 2, 128, page_size=16), layout, 8, reserve=0)
     store = opened(root=str(tmp_path / "kv"))
     slots = np.array([5, 1, 7], np.int64)
     pages = [list(one) for one in pool.pages(slots)]
@@ -173,17 +173,17 @@ def test_a_page_cut_short_and_a_missing_one_fail_alone(
 def test_a_file_that_is_cut_while_it_is_read_fails_alone(
     opened: Callable[..., Any], tmp_path: Path, keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NIXL gives the whole transfer up for one file that ends too soon."""
+    """NIXL gives a whole transfer up for one file that ends too soon."""
     store = opened(root=str(tmp_path / "kv"))
     pages = [page(10 + index) for index in range(3)]
     store.batch_set(keys[:3], pages, IoContext())
-    inner = Mover.move
+    inner = Mover.read
 
-    def cut_first(self: Mover, jobs: Any, deadline: Any, *, writing: bool) -> bool:
+    def cut_first(self: Mover, jobs: Any, deadline: Any, verify: Any) -> bool:
         os.truncate(f"/proc/self/fd/{jobs[1].fd}", 100)
-        return inner(self, jobs, deadline, writing=writing)
+        return inner(self, jobs, deadline, verify)
 
-    monkeypatch.setattr(Mover, "move", cut_first)
+    monkeypatch.setattr(Mover, "read", cut_first)
     into = [page(0) for _ in range(3)]
     assert store.batch_get(keys[:3], into, IoContext()) == [Outcome.HIT, Outcome.CORRUPT, Outcome.HIT]
     assert same(into[0], pages[0])
@@ -199,7 +199,7 @@ def test_a_transfer_that_fails_is_done_by_system_calls(
     def fails(*args: Any) -> None:
         raise agents.NixlError("the card is on fire")
 
-    monkeypatch.setattr(agents.Agent, "move", fails)
+    monkeypatch.setattr(agents.Agent, "begin", fails)
     pages = [page(3), page(4)]
     assert store.batch_set(keys[:2], pages, IoContext()) == [Outcome.STORED] * 2
     into = [page(0), page(0)]

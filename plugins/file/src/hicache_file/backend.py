@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from hicache_core.errors import MisuseError
-from hicache_core.plugin.spec import hookimpl
+from hicache_core.plugin.spec import hookimpl, pagewise
 from hicache_core.storage.gate import Gate, tell_forked_child
 from hicache_core.types import IoContext, OpenContext, Outcome, Page
 from hicache_file.listing import scan
@@ -60,23 +60,27 @@ class FileBackend:
             return [path is not None and os.access(path, os.F_OK, dir_fd=fd) for path in paths]
 
     @hookimpl
+    @pagewise
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Read each file into its page's buffers."""
         with self._gate.call():
-            return self._reader.read(keys, pages, ctx.deadline)
+            return self._reader.read(keys, pages, ctx)
 
     @hookimpl
+    @pagewise
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Write each page to a temporary and give it its place in one step."""
         with self._gate.call():
-            return self._publisher.write(keys, pages, replace=ctx.replace, deadline=ctx.deadline)
+            return self._publisher.write(keys, pages, ctx)
 
     @hookimpl
+    @pagewise
     def batch_get_v1(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
         """Scatter each file straight into the pool's regions, which `ctx.pages` holds with the seals in front."""
         return self.batch_get(keys, _pages(ctx), ctx)
 
     @hookimpl
+    @pagewise
     def batch_set_v1(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:
         """Gather each file straight from the pool's regions."""
         return self.batch_set(keys, _pages(ctx), ctx)

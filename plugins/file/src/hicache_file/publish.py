@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hicache_core.types import Outcome, Page
+from hicache_core.types import IoContext, Outcome, Page
 from hicache_file.errors import FULL, outcome_of_write
 from hicache_file.locks import LockTimeout
 from hicache_file.names import legal_key, relative_path
@@ -36,6 +36,8 @@ class Batch:
 
     replace: bool
     deadline: float | None
+    seal_page: Callable[[int], None]
+    """To be told of the position of each page before it is read."""
     added: int = 0
     """Bytes on disk of what was published."""
     files: int = 0
@@ -56,10 +58,9 @@ class Publisher:
         self._sync = {"none": None, "data": os.fdatasync, "full": os.fsync}[store.options.sync]
         self._sync_directories = store.options.sync == "full"
 
-    def write(
-        self, keys: Sequence[str], pages: Sequence[Page], *, replace: bool, deadline: float | None
-    ) -> list[Outcome]:
+    def write(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Store each page. Pages that there is no room for are REJECTED, the last of the batch first."""
+        replace, deadline = ctx.replace, ctx.deadline
         outcomes = [Outcome.REJECTED] * len(keys)
         wanted: list[Wanted] = []
         paths = self._store.directory.find_each(keys)
@@ -80,7 +81,7 @@ class Publisher:
             for one in wanted:
                 outcomes[one.position] = Outcome.TIMEOUT
             return outcomes
-        batch = Batch(replace, deadline, rejected=len(wanted) - count)
+        batch = Batch(replace, deadline, ctx.seal_page, rejected=len(wanted) - count)
         try:
             self._write_each(wanted[:count], batch, outcomes)
             if self._sync_directories:
@@ -139,6 +140,7 @@ class Publisher:
     def _write_one(self, one: Wanted, batch: Batch) -> Outcome:
         name, fd = self._store.writer.temporary()
         try:
+            batch.seal_page(one.position)
             self._fill(fd, one.page, one.nbytes)
         except BaseException:
             self.give_up(name, fd)

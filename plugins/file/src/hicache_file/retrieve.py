@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Sequence
 
-from hicache_core.types import Outcome, Page
+from hicache_core.types import IoContext, Outcome, Page
 from hicache_file.errors import outcome_of_read
 from hicache_file.pageio import page_nbytes, read_page, read_page_direct
 from hicache_file.store import Store
@@ -25,19 +25,21 @@ class Reader:
         self._flags = _FLAGS | (os.O_DIRECT if direct else 0)
         self._fill = read_page_direct if direct else read_page
 
-    def read(self, keys: Sequence[str], pages: Sequence[Page], deadline: float | None) -> list[Outcome]:
+    def read(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Fill each page from its file; what is left when the deadline passes is TIMEOUT."""
-        now_ns = time.time_ns()
+        deadline, now_ns = ctx.deadline, time.time_ns()
         counters, paths = self._store.counters, self._store.directory.find_each(keys)
         outcomes = []
         moved = 0
-        for path, page in zip(paths, pages, strict=True):
+        for index, (path, page) in enumerate(zip(paths, pages, strict=True)):
             if deadline is not None and time.monotonic() > deadline:
                 outcomes.append(Outcome.TIMEOUT)
                 continue
             try:
                 outcome, done = self._read_one(path, page, now_ns)
                 moved += done
+                if outcome is Outcome.HIT:
+                    ctx.verify_page(index)
                 outcomes.append(outcome)
             except OSError as error:
                 outcomes.append(self.told(error))

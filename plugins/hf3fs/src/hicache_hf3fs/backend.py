@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hicache_core.errors import MisuseError
-from hicache_core.plugin.spec import hookimpl
+from hicache_core.plugin.spec import hookimpl, pagewise
 from hicache_core.storage.gate import Gate, tell_forked_child
 from hicache_core.storage.legality import legal_namespace, legal_positions
 from hicache_core.types import HostPoolView, IoContext, OpenContext, Outcome, Page, PoolName, Slots
@@ -48,29 +48,33 @@ class Hf3fsBackend:
             return [row is not None for row in self._store.index.lookup(askable(keys), ctx.deadline).rows]
 
     @hookimpl
+    @pagewise
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Read each slot into its page's buffers."""
         with self._gate.call():
             try:
-                return self._store.reader.read(keys, pages, ctx.deadline)
+                return self._store.reader.read(keys, pages, ctx.deadline, ctx.verify_page)
             except IndexTimeout as error:
                 return self._late(error, len(keys))
 
     @hookimpl
+    @pagewise
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Write each page to a slot of its own and then name it in the index."""
         with self._gate.call():
             try:
-                return self._store.writer.write(keys, pages, replace=ctx.replace, deadline=ctx.deadline)
+                return self._store.writer.write(keys, pages, ctx)
             except IndexTimeout as error:
                 return self._late(error, len(keys))
 
     @hookimpl
+    @pagewise
     def batch_get_v1(self, keys: Sequence[str], host_indices: Slots, ctx: IoContext) -> list[Outcome]:
         """batch_get straight into the registered pool."""
         return self.batch_get(keys, self._pages(host_indices, ctx), ctx)
 
     @hookimpl
+    @pagewise
     def batch_set_v1(self, keys: Sequence[str], host_indices: Slots, ctx: IoContext) -> list[Outcome]:
         """batch_set straight from the registered pool."""
         return self.batch_set(keys, self._pages(host_indices, ctx), ctx)

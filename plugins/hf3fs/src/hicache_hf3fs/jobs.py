@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from hicache_core.types import Buffer, Outcome, Page
 from hicache_hf3fs.index.interface import STRIPE_SLOTS, Slot, place
 
 IOV_MAX = 1024
 """Buffers in one preadv or pwritev call, at most (Linux: UIO_MAXIOV)."""
-_RUN_BYTES = 8 << 20
-"""After so many bytes a run ends, so that deadlines are looked at in between."""
+_RUN_BYTES = 1 << 20
+"""After so many bytes a run ends: its pages are sealed before and judged after it, while in a core's cache."""
+
+AtPage: TypeAlias = "Callable[[int], None]"
+"""Told of the position of a page in its batch."""
+
+
+def at_no_page(position: int) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(slots=True)
@@ -71,11 +78,11 @@ class Mover(Protocol):
 
     name: str
 
-    def read(self, jobs: Sequence[Job], deadline: float | None) -> int:
-        """Fill the pages; the bytes that were moved."""
+    def read(self, jobs: Sequence[Job], deadline: float | None, verify: AtPage) -> int:
+        """Fill the pages, and tell `verify` of each that is in place; the bytes that were moved."""
 
-    def write(self, jobs: Sequence[Job], deadline: float | None) -> int:
-        """Fill the slots; the bytes that were moved."""
+    def write(self, jobs: Sequence[Job], deadline: float | None, seal: AtPage) -> int:
+        """Fill the slots, and tell `seal` of each page before it is read; the bytes that were moved."""
 
     def settled(self) -> list[Slot]:
         """Slots of jobs that were `in_flight` and are no more."""

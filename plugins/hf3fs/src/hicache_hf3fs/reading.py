@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hicache_core.types import Outcome, Page
 from hicache_hf3fs.counters import Counters
 from hicache_hf3fs.index.interface import Index, Row, askable
-from hicache_hf3fs.jobs import Job, Mover
+from hicache_hf3fs.jobs import AtPage, Job, Mover, at_no_page
 
 _ATTEMPTS = 16
 """How often a page is looked up again whose slot was given away while it was read (replaced, say)."""
@@ -21,15 +21,17 @@ class Reader:
         self._index, self._mover, self._counters = index, mover, counters
         self._touch_interval = touch_interval
 
-    def read(self, keys: Sequence[str], pages: Sequence[Page], deadline: float | None) -> list[Outcome]:
-        """Fill each page from its slot. Raises IndexFailure where the index cannot be asked."""
+    def read(
+        self, keys: Sequence[str], pages: Sequence[Page], deadline: float | None, verify: AtPage = at_no_page
+    ) -> list[Outcome]:
+        """Fill each page from its slot, and tell `verify`. Raises IndexFailure where the index cannot be asked."""
         outcomes = [Outcome.MISS] * len(keys)
         keys = askable(keys)
         todo = list(range(len(keys)))
         for _ in range(_ATTEMPTS):
             if not todo:
                 break
-            todo = self._attempt(keys, pages, todo, outcomes, deadline)
+            todo = self._attempt(keys, pages, todo, outcomes, deadline, verify)
         return outcomes
 
     def _attempt(
@@ -39,6 +41,7 @@ class Reader:
         todo: Sequence[int],
         outcomes: list[Outcome],
         deadline: float | None,
+        verify: AtPage,
     ) -> list[int]:
         """Look up and read; the positions of pages whose slots were given away meanwhile."""
         asked = keys if len(todo) == len(keys) else [keys[i] for i in todo]
@@ -59,7 +62,7 @@ class Reader:
                 stale.append(row.id)
         if not jobs:
             return []
-        moved = self._mover.read(jobs, deadline)
+        moved = self._mover.read(jobs, deadline, verify)
         there = self._index.still(epoch, [job.id for job in jobs], stale, deadline)
         again = []
         for job in jobs:

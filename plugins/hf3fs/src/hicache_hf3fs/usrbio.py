@@ -20,7 +20,7 @@ from hicache_core.types import Outcome
 from hicache_hf3fs.counters import Counters
 from hicache_hf3fs.errors import outcome_of_write
 from hicache_hf3fs.index.interface import Slot
-from hicache_hf3fs.jobs import Job
+from hicache_hf3fs.jobs import AtPage, Job
 from hicache_hf3fs.lanes import Lane, Piece
 from hicache_hf3fs.options import Hf3fsOptions, Io
 from hicache_hf3fs.slotfiles import SlotFiles
@@ -100,14 +100,19 @@ class UsrbioMover:
             ) from error
         self._free = list(self._lanes)
 
-    def read(self, jobs: Sequence[Job], deadline: float | None) -> int:
+    def read(self, jobs: Sequence[Job], deadline: float | None, verify: AtPage) -> int:
         """See Mover."""
-        return self._move(jobs, deadline, read=True)
+        moved = self._move(jobs, deadline, read=True)
+        for job in jobs:
+            if job.outcome is None:
+                verify(job.position)
+        return moved
 
-    def write(self, jobs: Sequence[Job], deadline: float | None) -> int:
+    def write(self, jobs: Sequence[Job], deadline: float | None, seal: AtPage) -> int:
         """See Mover."""
         ready = []
         for job in jobs:
+            seal(job.position)
             try:
                 self._files.reach(job.file, job.offset + job.nbytes)
                 ready.append(job)

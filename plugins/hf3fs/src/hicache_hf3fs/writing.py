@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hicache_core.storage.legality import legal_positions
-from hicache_core.types import Outcome, Page
+from hicache_core.types import IoContext, Outcome, Page
 from hicache_hf3fs.counters import Counters
 from hicache_hf3fs.errors import IndexFailure, outcome_of_write
 from hicache_hf3fs.index.interface import EXISTS, FULL, SLOT_UNIT, WAIT, Index, Placed, Slot
@@ -30,9 +30,7 @@ class Writer:
         self._owed: deque[Slot] = deque()
         """Reserved slots that could not be given back when their pages failed; the next commit does it."""
 
-    def write(
-        self, keys: Sequence[str], pages: Sequence[Page], *, replace: bool, deadline: float | None
-    ) -> list[Outcome]:
+    def write(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Store each page. Of those that there is no room for the last are REJECTED. Raises IndexFailure."""
         outcomes = [Outcome.REJECTED] * len(keys)
         todo = legal_positions(keys)
@@ -41,7 +39,7 @@ class Writer:
             for i in todo:
                 first.setdefault(keys[i], i)
             now = list(first.values())
-            self._write_once(keys, pages, now, outcomes, replace, deadline)
+            self._write_once(keys, pages, now, outcomes, ctx)
             chosen = set(now) if len(now) < len(todo) else None
             todo = [] if chosen is None else [i for i in todo if i not in chosen]
         self._counters.add(rejected=outcomes.count(Outcome.REJECTED))
@@ -63,9 +61,9 @@ class Writer:
         pages: Sequence[Page],
         todo: Sequence[int],
         outcomes: list[Outcome],
-        replace: bool,
-        deadline: float | None,
+        ctx: IoContext,
     ) -> None:
+        replace, deadline = ctx.replace, ctx.deadline
         started = time.monotonic()
         jobs: list[Job] = []
         try:
@@ -73,7 +71,7 @@ class Writer:
             limit = deadline
             if seconds is not None:  # beyond it the slots may be somebody else's
                 limit = started + seconds if deadline is None else min(deadline, started + seconds)
-            moved = self._mover.write(jobs, limit)
+            moved = self._mover.write(jobs, limit, ctx.seal_page)
             self._counters.add(bytes_written=moved)
             self._sync_files(jobs)
             self._commit(keys, jobs, outcomes, replace, deadline)

@@ -15,7 +15,7 @@ from hicache_mooncake.address import Address, knock, parse_address, require
 from hicache_mooncake.client import Client
 from hicache_mooncake.codes import told
 from hicache_mooncake.latch import Latch
-from hicache_mooncake.options import MooncakeOptions
+from hicache_mooncake.options import MooncakeOptions, in_turn
 from hicache_mooncake.sdk import environment, load_sdk
 
 START_MASTER = "mooncake_master --rpc_port=50051 (a throwaway one: hicache dev-server mooncake)"
@@ -44,11 +44,6 @@ def connect(options: MooncakeOptions) -> Client:
         return f"{name} does not answer: {trouble}" if trouble else ""
 
     return Client(store, _policy(sdk, options), Latch(ask, options.retry_interval), name, in_turn=in_turn(options))
-
-
-def in_turn(options: MooncakeOptions) -> bool:
-    """Whether every byte goes over TCP: then one transfer at a time (see Client)."""
-    return options.protocol == "tcp" and not options.segment_size and not options.standalone_address
 
 
 def _check_servers(options: MooncakeOptions) -> Address | None:

@@ -16,6 +16,10 @@ from hicache_core.types import Capabilities
 INSTALL = "pip install 'hicache-mooncake[non-cuda]' (with an NVIDIA driver: 'hicache-mooncake[cuda]')"
 APT = "apt-get install -y libibverbs1"
 
+CALL_BYTES = 20 << 20
+"""Of one call to a segment of our own: measured with 8 to 64 MiB. Smaller ones repeat the master's part too often,
+larger ones leave the SDK without work while the first are sealed and the last are verified."""
+
 Protocol = Literal["tcp", "rdma", "efa", "barex", "ascend", "cxl", "ubshmem", "nvlink_intra"]
 SsdBackend = Literal["file_per_key_storage_backend", "bucket_storage_backend", "offset_allocator_storage_backend"]
 
@@ -102,6 +106,11 @@ class MooncakeOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, 
     ] = 0.5
 
 
+def in_turn(options: MooncakeOptions) -> bool:
+    """Whether every byte goes over TCP: then one transfer at a time (see Client)."""
+    return options.protocol == "tcp" and not options.segment_size and not options.standalone_address
+
+
 def capabilities(options: MooncakeOptions) -> Capabilities:
     """What a store with these options declares.
 
@@ -118,7 +127,8 @@ def capabilities(options: MooncakeOptions) -> Capabilities:
         clean_miss=True,
         registration="region",
         # The SDK copies for one call at a time: while it does, the pages of another are sealed or verified.
-        call_bytes=8 << 20 if options.segment_size else None,
+        call_bytes=CALL_BYTES if options.segment_size else None,
+        spread=not in_turn(options),  # the SDK spins while it waits: a second call would take the core it needs
     )
 
 

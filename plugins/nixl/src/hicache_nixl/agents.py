@@ -6,8 +6,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,55 @@ FIRST_PAUSE, LONGEST_PAUSE = 20e-6, 1e-4
 """Seconds between two looks at a transfer under way, which makes progress by them: NIXL has no event to wait for."""
 
 
+BUSY = 5e-5
+"""Seconds that a look takes in which nothing was moved, at most."""
+
+
 class NixlError(OSError):
     """A transfer that NIXL gave up."""
+
+
+class Transfer:
+    """Bytes on their way. The handle is released when it has ended; until then its memory is lent."""
+
+    def __init__(self, agent: Any, handle: Any, name: str) -> None:
+        """Raises NixlError where it is refused."""
+        self._agent, self._handle, self._name = agent, handle, name
+        self._state = self._ask(agent.transfer)
+
+    def ended(self) -> bool:
+        """One look, by which a transfer also makes progress. Raises NixlError where it has failed."""
+        if self._state == "PROC":
+            self._state = self._ask(self._agent.check_xfer_state)
+        if self._state == "PROC":
+            return False
+        if self._handle is not None:
+            self._release()
+        if self._state != "DONE":
+            raise NixlError(f"{self._name}: it ended as {self._state}")
+        return True
+
+    def wait(self) -> None:
+        """Until it has ended, however long that takes. Raises NixlError where it fails."""
+        pause = FIRST_PAUSE
+        while True:
+            looked = time.monotonic()
+            if self.ended():
+                return
+            if time.monotonic() - looked < BUSY:  # a look that takes longer has moved bytes, and will again
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE) if pause > 0 else pause
+
+    def _ask(self, question: Callable[[Any], str]) -> str:
+        try:
+            return question(self._handle)
+        except Exception as error:
+            self._release()
+            raise NixlError(f"{self._name}: {error}") from error
+
+    def _release(self) -> None:
+        handle, self._handle = self._handle, None
+        self._agent.release_xfer_handle(handle)
 
 
 class Agent:
@@ -47,9 +94,31 @@ class Agent:
             self._memory[extent] = self._agent.register_memory([(*extent, 0, "")], "DRAM")
 
     def unregister(self, extent: Extent) -> None:
-        """Forget it."""
+        """Forget it. Nothing to do where `close` has been before."""
         with self.lock:
-            self._agent.deregister_memory(self._memory.pop(extent))
+            registered = self._memory.pop(extent, None)
+            if registered is not None:
+                self._agent.deregister_memory(registered)
+
+    @contextmanager
+    def lent(self, kind: str, targets: Sequence[tuple[Any, ...]]) -> Iterator[None]:
+        """Registers what transfers go to or come from, meanwhile. kind: FILE or OBJ. Raises NixlError."""
+        with self.lock:
+            with self._named(f"registration of {len(targets)} targets"):
+                registered = self._agent.register_memory(list(targets), kind)
+            try:
+                yield
+            finally:
+                self._agent.deregister_memory(registered)
+
+    def begin(self, operation: str, local: Descriptors, kind: str, remote: Descriptors) -> Transfer:
+        """Begin a transfer between memory and targets that are lent. operation: WRITE or READ. Raises NixlError."""
+        agent, what = self._agent, f"{operation} of {len(local)} parts"
+        with self._named(what):
+            handle = agent.initialize_xfer(
+                operation, agent.get_xfer_descs(local, "DRAM"), agent.get_xfer_descs(remote, kind), self.name
+            )
+            return Transfer(agent, handle, f"NIXL {self._plugin} {what}")
 
     def move(
         self,
@@ -59,27 +128,9 @@ class Agent:
         targets: Sequence[tuple[Any, ...]],
         remote: Descriptors,
     ) -> None:
-        """One transfer, waited for: its memory is lent until then, however long that takes.
-
-        operation: WRITE or READ. kind: FILE or OBJ. targets: what is registered for this transfer. Raises NixlError.
-        """
-        with self.lock:
-            agent, handle, registered = self._agent, None, None
-            try:
-                registered = agent.register_memory(list(targets), kind)
-                handle = agent.initialize_xfer(
-                    operation, agent.get_xfer_descs(local, "DRAM"), agent.get_xfer_descs(remote, kind), self.name
-                )
-                self._finish(handle)
-            except OSError:
-                raise
-            except Exception as error:
-                raise NixlError(f"NIXL {self._plugin} {operation} of {len(targets)} pages: {error}") from error
-            finally:
-                if handle is not None:
-                    agent.release_xfer_handle(handle)
-                if registered is not None:
-                    agent.deregister_memory(registered)
+        """One transfer, waited for: its memory is lent until then, however long that takes. Raises NixlError."""
+        with self.lent(kind, targets):
+            self.begin(operation, local, kind, remote).wait()
 
     def query(self, descriptors: Sequence[tuple[Any, ...]], kind: str) -> list[bool]:
         """Whether each target is there. Raises NixlError."""
@@ -96,14 +147,14 @@ class Agent:
             self.unregister(extent)
         self._agent = None
 
-    def _finish(self, handle: Any) -> None:
-        state, pause = self._agent.transfer(handle), FIRST_PAUSE
-        while state == "PROC":
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE) if pause > 0 else pause
-            state = self._agent.check_xfer_state(handle)
-        if state != "DONE":
-            raise NixlError(f"NIXL {self._plugin}: the transfer ended as {state}")
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            raise
+        except Exception as error:
+            raise NixlError(f"NIXL {self._plugin} {what}: {error}") from error
 
 
 class Agents:

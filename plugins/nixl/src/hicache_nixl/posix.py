@@ -11,9 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-import numpy as np
 from hicache_file.options import DIRECT_ALIGNMENT
 from hicache_file.pageio import page_nbytes, read_page, read_page_direct, write_page, write_page_direct
 from hicache_file.publish import Batch, Publisher, Wanted
@@ -21,28 +19,14 @@ from hicache_file.retrieve import Reader
 from hicache_file.store import Store
 
 from hicache_core.storage.lent_memory import address_of
-from hicache_core.storage.staging import copy_page
-from hicache_core.types import Outcome, Page
-from hicache_nixl.agents import Agent, Agents, NixlError
+from hicache_core.types import IoContext, Outcome, Page
+from hicache_nixl.agents import Agents
+from hicache_nixl.transfers import SMALL_PART, AtPage, CutShort, Job, Run, at_no_page, padded
 
 FILES = 128
 """Files open at once in one call."""
 PARTS = 2048
-"""Descriptors in one transfer."""
-
-
-@dataclass(slots=True)
-class Job:
-    """A page and the open file that it goes to or comes from. error: why it did not."""
-
-    fd: int
-    page: Page
-    nbytes: int
-    error: OSError | None = None
-    parts: list[tuple[int, int]] = field(default_factory=list)
-    """Address and bytes of each buffer that has any; filled in by the mover."""
-    straight: bool = True
-    """All of them are registered, and aligned where that counts."""
+"""Parts of the pages that are lent to an agent at once."""
 
 
 class Mover:
@@ -53,27 +37,44 @@ class Mover:
         self.by_nixl = self.by_system_calls = self.bounced = 0
         """Pages. Counted without a lock: close enough for people."""
 
-    def move(self, jobs: Sequence[Job], deadline: float | None, *, writing: bool) -> bool:
-        """Move each; its `error` is set where that failed. False where no agent was free before the deadline."""
+    def write(self, jobs: Sequence[Job], deadline: float | None, seal: AtPage) -> bool:
+        """Move each to its file; its `error` is set where that failed. False where no agent was free in time.
+
+        seal: told of each page before it is read.
+        """
+        return self._move(jobs, deadline, "WRITE", before=seal)
+
+    def read(self, jobs: Sequence[Job], deadline: float | None, verify: AtPage) -> bool:
+        """Move each from its file, as `write`. verify: told of each page that is in place."""
+        return self._move(jobs, deadline, "READ", after=verify)
+
+    def _move(
+        self,
+        jobs: Sequence[Job],
+        deadline: float | None,
+        operation: str,
+        before: AtPage = at_no_page,
+        after: AtPage = at_no_page,
+    ) -> bool:
         with self._agents.one(deadline) as agent:
             if agent is None:
                 return False
-            for some in self._transfers(jobs):
-                try:
-                    self._by_nixl(agent, some, writing=writing)
-                    self.by_nixl += len(some)
-                except NixlError:
-                    self._by_system_calls(some, writing=writing)
+            for some in self._runs(jobs):
+                run = Run(agent, self._arenas[agent.name], operation, before, after, self._direct)
+                for job in run.move(some):
+                    self._by_system_call(job, writing=operation == "WRITE", before=before, after=after)
+                self.by_nixl += run.moved
+                self.bounced += run.bounced
         return True
 
-    def _transfers(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Runs of jobs whose parts, and whose bytes that must go through an arena, fit one transfer."""
+    def _runs(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Jobs whose parts, and whose bytes that must go through an arena, fit what is lent at once."""
         room = min((arena.nbytes for arena in self._arenas.values()), default=0)
         runs: list[list[Job]] = []
         parts = used = 0
+        self._look_at(jobs)
         for job in jobs:
-            self._look_at(job)
-            need = 0 if job.straight else -(-job.nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
+            need = 0 if job.straight else padded(job.nbytes)
             count = len(job.parts)
             if not runs or parts + count > PARTS or used + need > room:
                 runs.append([])
@@ -82,66 +83,37 @@ class Mover:
             parts, used = parts + count, used + need
         return runs
 
-    def _look_at(self, job: Job) -> None:
+    def _look_at(self, jobs: Sequence[Job]) -> None:
+        """Where the parts of each lie, and whether they go straight: mostly all lie in one registered stretch."""
         covers = self._agents.memory.covers
-        job.parts = [(address_of(buffer), len(buffer)) for buffer in job.page if len(buffer)]
-        job.straight = all(covers(address, nbytes) for address, nbytes in job.parts)
-        if self._direct and job.straight:
-            job.straight = not any(address % DIRECT_ALIGNMENT or n % DIRECT_ALIGNMENT for address, n in job.parts)
-
-    def _by_nixl(self, agent: Agent, jobs: Sequence[Job], *, writing: bool) -> None:
-        """One transfer. Raises NixlError."""
-        arena, used = self._arenas[agent.name], 0
-        local: list[tuple[int, int, int]] = []
-        remote: list[tuple[int, int, int]] = []
-        bounced: list[tuple[Job, memoryview]] = []
         for job in jobs:
-            parts = job.parts
-            if not job.straight:
-                padded = -(-job.nbytes // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT
-                if padded > arena.nbytes - used:
-                    raise NixlError(f"a page of {job.nbytes:,} bytes is larger than bounce_size allows")
-                place = arena[used : used + job.nbytes]
-                used += padded
-                bounced.append((job, place))
-                if writing:
-                    copy_page([place], job.page)
-                parts = [(address_of(place), job.nbytes)] if job.nbytes else []
-            at, fd = 0, job.fd
-            for address, nbytes in parts:
-                local.append((address, nbytes, 0))
-                remote.append((at, nbytes, fd))
-                at += nbytes
-        if local:
-            targets = [(0, job.nbytes, job.fd, "") for job in jobs if job.nbytes]
-            agent.move(
-                "WRITE" if writing else "READ",
-                np.array(local, np.uint64),
-                "FILE",
-                targets,
-                np.array(remote, np.uint64),
-            )
-        if not writing:
-            for job, place in bounced:
-                copy_page(job.page, [place])
-        self.bounced += len(bounced)
+            job.parts = [(address_of(buffer), len(buffer), buffer) for buffer in job.page if len(buffer)]
+        if self._direct:
+            for job in jobs:
+                job.straight = all(
+                    at % DIRECT_ALIGNMENT == size % DIRECT_ALIGNMENT == 0 and covers(at, size)
+                    for at, size, _ in job.parts
+                )
+            return
+        large = [(at, at + size) for job in jobs for at, size, _ in job.parts if size >= SMALL_PART]
+        start, end = min((at for at, _ in large), default=0), max((end for _, end in large), default=0)
+        if large and not covers(start, end - start):
+            for job in jobs:
+                job.straight = all(size < SMALL_PART or covers(at, size) for at, size, _ in job.parts)
 
-    def _by_system_calls(self, jobs: Sequence[Job], *, writing: bool) -> None:
+    def _by_system_call(self, job: Job, *, writing: bool, before: AtPage, after: AtPage) -> None:
         write, read = (write_page_direct, read_page_direct) if self._direct else (write_page, read_page)
-        for job in jobs:
-            try:
-                if writing:
-                    os.ftruncate(job.fd, 0)
-                    write(job.fd, job.page, job.nbytes)
-                elif read(job.fd, job.page, job.nbytes) != job.nbytes:
-                    job.error = CutShort(f"the file ends before {job.nbytes:,} bytes")
-                self.by_system_calls += 1
-            except OSError as error:
-                job.error = error
-
-
-class CutShort(OSError):
-    """A file that was shorter than when it was opened."""
+        try:
+            before(job.position)
+            if writing:
+                os.ftruncate(job.fd, 0)
+                write(job.fd, job.page, job.nbytes)
+            elif read(job.fd, job.page, job.nbytes) != job.nbytes:
+                raise CutShort(f"the file ends before {job.nbytes:,} bytes")
+            after(job.position)
+        except OSError as error:
+            job.error = error
+        self.by_system_calls += 1
 
 
 class NixlPublisher(Publisher):
@@ -164,7 +136,8 @@ class NixlPublisher(Publisher):
                     refused = self.told(batch, lambda batch, one=one: self._begin(one, begun))
                 if refused is not Outcome.STORED:
                     outcomes[one.position] = refused
-            moved = not begun or self._mover.move([job for _, _, job in begun], batch.deadline, writing=True)
+            jobs = [job for _, _, job in begun]
+            moved = not begun or self._mover.write(jobs, batch.deadline, batch.seal_page)
             while begun:
                 one, name, job = begun.pop(0)
                 if not moved:
@@ -180,7 +153,7 @@ class NixlPublisher(Publisher):
         name, fd = self._store.writer.temporary()
         if self._direct and one.nbytes % DIRECT_ALIGNMENT:
             _without_direct(fd)
-        begun.append((one, name, Job(fd, one.page, one.nbytes)))
+        begun.append((one, name, Job(one.position, fd, one.page, one.nbytes)))
         return Outcome.STORED
 
     def _end(self, one: Wanted, name: str, job: Job, batch: Batch) -> Outcome:
@@ -197,20 +170,28 @@ class NixlReader(Reader):
         super().__init__(store)
         self._mover, self._direct = mover, store.options.direct
 
-    def read(self, keys: Sequence[str], pages: Sequence[Page], deadline: float | None) -> list[Outcome]:
+    def read(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """See Reader."""
         paths = list(self._store.directory.find_each(keys))
-        outcomes: list[Outcome] = []
+        outcomes = [Outcome.TIMEOUT] * len(keys)
         for start in range(0, len(keys), FILES):
-            outcomes += self._read_some(paths[start : start + FILES], pages[start : start + FILES], deadline)
+            self._read_some(range(start, min(start + FILES, len(keys))), paths, pages, outcomes, ctx)
         return outcomes
 
-    def _read_some(self, paths: Sequence[str | None], pages: Sequence[Page], deadline: float | None) -> list[Outcome]:
-        outcomes = [Outcome.TIMEOUT] * len(paths)
-        opened: list[tuple[int, Job, int]] = []
-        now_ns = time.time_ns()
+    def _read_some(
+        self,
+        some: range,
+        paths: Sequence[str | None],
+        pages: Sequence[Page],
+        outcomes: list[Outcome],
+        ctx: IoContext,
+    ) -> None:
+        """The pages at these positions; their outcomes are filled in."""
+        opened: list[tuple[Job, int]] = []
+        deadline, now_ns = ctx.deadline, time.time_ns()
         try:
-            for index, (path, page) in enumerate(zip(paths, pages, strict=True)):
+            for index in some:
+                path, page = paths[index], pages[index]
                 if deadline is not None and time.monotonic() > deadline:
                     break
                 nbytes = page_nbytes(page)
@@ -223,25 +204,25 @@ class NixlReader(Reader):
                     outcomes[index] = found
                     continue
                 fd, status = found
-                opened.append((index, Job(fd, page, nbytes), status.st_mtime_ns))
+                opened.append((Job(index, fd, page, nbytes), status.st_mtime_ns))
                 if self._direct and nbytes % DIRECT_ALIGNMENT:
                     _without_direct(fd)
-            if opened and self._mover.move([job for _, job, _ in opened], deadline, writing=False):
+            if opened and self._mover.read([job for job, _ in opened], deadline, ctx.verify_page):
                 self._settle(opened, outcomes, now_ns)
         finally:
-            for _, job, _ in opened:
+            for job, _ in opened:
                 os.close(job.fd)
-        return outcomes
 
-    def _settle(self, opened: Sequence[tuple[int, Job, int]], outcomes: list[Outcome], now_ns: int) -> None:
+    def _settle(self, opened: Sequence[tuple[Job, int]], outcomes: list[Outcome], now_ns: int) -> None:
         moved = 0
-        for index, job, mtime_ns in opened:
+        for job, mtime_ns in opened:
             if job.error is None:
-                outcomes[index] = Outcome.HIT
+                outcomes[job.position] = Outcome.HIT
                 moved += job.nbytes
                 self._store.note_use(job.fd, mtime_ns, now_ns)
             else:
-                outcomes[index] = Outcome.CORRUPT if isinstance(job.error, CutShort) else self.told(job.error)
+                cut = isinstance(job.error, CutShort)
+                outcomes[job.position] = Outcome.CORRUPT if cut else self.told(job.error)
         self._store.counters.add(bytes_read=moved)
 
 

@@ -6,7 +6,7 @@ import atexit
 import weakref
 from collections.abc import Sequence
 
-from hicache_core.plugin.spec import hookimpl
+from hicache_core.plugin.spec import hookimpl, pagewise
 from hicache_core.storage.gate import Gate, tell_forked_child
 from hicache_core.storage.legality import legal_namespace
 from hicache_core.types import IoContext, OpenContext, Outcome, Page
@@ -59,16 +59,18 @@ class S3Backend:
             return self._presence.contains(keys, ctx.deadline)
 
     @hookimpl
+    @pagewise
     def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Read each object and copy it into its page's buffers."""
         with self._gate.call():
-            return self._pages.read(keys, pages, ctx.deadline, ctx.lengths)
+            return self._pages.read(keys, pages, ctx)
 
     @hookimpl
+    @pagewise
     def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Join each page's buffers and put them as one object."""
         with self._gate.call():
-            return self._pages.write(keys, pages, ctx.deadline, replace=ctx.replace)
+            return self._pages.write(keys, pages, ctx)
 
     @hookimpl
     def delete(self, keys: Sequence[str], ctx: IoContext) -> list[Outcome]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from hicache_core.storage.staging import copy_bytes
-from hicache_core.types import Outcome, Page
+from hicache_core.types import IoContext, Outcome, Page
 from hicache_s3.daemon_pool import DaemonPool
 from hicache_s3.failures import outcome_of_read, outcome_of_write, short
 from hicache_s3.names import name_of
@@ -28,11 +28,9 @@ class Pages:
         self._store = store
         self._counters = store.counters
 
-    def read(
-        self, keys: Sequence[str], pages: Sequence[Page], deadline: float | None, lengths: list[int] | None
-    ) -> list[Outcome]:
-        """Fill each page; `lengths` takes what was stored, where pages may be larger than that."""
-        client, counters = self._store.client, self._counters
+    def read(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        """Fill each page; `ctx.lengths` takes what was stored, where pages may be larger than that."""
+        client, counters, lengths = self._store.client, self._counters, ctx.lengths
 
         def one(batch: Batch, number: int, path: str) -> Outcome:
             page = pages[number]
@@ -50,27 +48,27 @@ class Pages:
                 if lengths is not None:
                     lengths[number] = len(data)
                 _scatter(data, page)
+                ctx.verify_page(number)
             return Outcome.HIT
 
-        return self._batch(keys, one, outcome_of_read, Outcome.MISS, self._store.threads.read, deadline)
+        return self._batch(keys, one, outcome_of_read, Outcome.MISS, self._store.threads.read, ctx.deadline)
 
-    def write(
-        self, keys: Sequence[str], pages: Sequence[Page], deadline: float | None, *, replace: bool
-    ) -> list[Outcome]:
+    def write(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
         """Store each page; of a key that comes twice in the batch the first one first."""
         client, counters = self._store.client, self._counters
 
         def one(batch: Batch, number: int, path: str) -> Outcome:
             with batch.sweep.lent():
+                ctx.seal_page(number)
                 data = _joined(pages[number])
-            if replace:
+            if ctx.replace:
                 client.replace(path, data)
             elif not client.create(path, data):
                 return Outcome.EXISTS
             counters.add(bytes_written=len(data))
             return Outcome.STORED
 
-        done = self._batch(keys, one, outcome_of_write, Outcome.REJECTED, self._store.threads.write, deadline)
+        done = self._batch(keys, one, outcome_of_write, Outcome.REJECTED, self._store.threads.write, ctx.deadline)
         counters.add(rejected=done.count(Outcome.REJECTED))
         return done
 
