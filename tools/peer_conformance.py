@@ -43,6 +43,8 @@ SLASH = 'a "/" in a key, which hicache allows and SGLang does not send'
 LENGTH = "a length that is not checked, or an error in place of an answer"
 BROKEN = "a page that stays broken (the interface has neither replace nor delete)"
 WIDE_CLEAR = "a clear that is too wide"
+ANEW = "a set of a known key writes its page anew, where hicache keeps the first"
+AS_ONE = "a batch with a missing page in it is answered as one: all of its pages are misses"
 HOLE = "a hole in a batch gives the page behind it wrong bytes"
 NO_MODEL = "the model is not in the key"
 UNCHECKED = "keys that are not checked"
@@ -50,16 +52,14 @@ CAUSES_BY_REASON = {
     r"^set of the new key|^set of '.*/.*/.*' answered UNAVAILABLE": SLASH,
     r"that clear says it removed": "clear() does not say how many pages it removed",
     r"expected <Outcome.CORRUPT.*, found <Outcome.MISS": "a page of another length is a miss: no word for corrupt",
-    r"^bytes read for|^bytes of [0-9a-f]+…|while it was being set": (
-        "a set of a known key writes its page anew, where hicache keeps the first"
-    ),
-    r"(between missing ones|shuffled batch|missing, a, b\]): expected": (
-        "a batch with a missing page in it is answered as one: all of its pages are misses"
-    ),
+    r"^bytes read for|^bytes of [0-9a-f]+…|while it was being set|^in a history: page .* byte": ANEW,
+    r"(between missing ones|shuffled batch|missing, a, b\]): expected": AS_ONE,
+    r"with holes: .*found \[<Outcome.MISS|^get of page \d+ of pool .*found <Outcome.MISS": AS_ONE,
     r"(between missing ones|shuffled batch|with duplicates): byte": HOLE,
-    r"with holes: expected .*FOREIGN|^get of page \d+ of pool .*FOREIGN": HOLE,
+    r"with holes: .*found .*FOREIGN|^get of page \d+ of pool .*FOREIGN": HOLE,
     r"before it was set: exp|second namespace: exp|absent key": NO_MODEL,
     r"pages stored under|session that differs|found \[<Outcome.FOREIGN": NO_MODEL,
+    r"exists promised .*the get after it missed": "a page is found before it is whole",
     r"more descriptors": "connections that close() leaves open",
 }
 """What a failed case says, where that tells its cause; else the case does."""
