@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hicache_core.config.names import flag, variable
 from hicache_core.plugin import spec
 from hicache_core.plugin.discovery import discover
 from hicache_core.plugin.options import describe_options
-from hicache_core.types import Capabilities, Outcome
+from hicache_core.types import Capabilities, IoContext, Outcome
 
 HERE = Path(__file__).resolve().parent / "reference"
 OURS = ("memory", "fault", "dynamic", "file")
@@ -33,11 +35,28 @@ def hooks() -> str:
                 arguments = ", ".join(list(inspect.signature(method).parameters)[1:])
                 required = " *(required)*" if name in spec.REQUIRED_HOOKS else ""
                 parts.append(f"## `{name}({arguments})`{required}\n\n{inspect.getdoc(method)}")
-    rows = [f"| `{name}` | {default!r} |" for name, default in msgspec.structs.asdict(Capabilities()).items()]
-    parts.append("## Capabilities\n\n| name | when not declared |\n|---|---|\n" + "\n".join(rows))
+    parts.append(f"## The mark `@pagewise`\n\n{inspect.getdoc(spec.pagewise)}")
+    rows = [f"| `ctx.{name}` | {_cell(meaning)} |" for name, meaning in _meanings(IoContext).items()]
+    parts.append("## What accompanies a call: `ctx`\n\n| field | meaning |\n|---|---|\n" + "\n".join(rows))
+    defaults, meanings = msgspec.structs.asdict(Capabilities()), _meanings(Capabilities)
+    rows = [f"| `{name}` | {value!r} | {_cell(meanings.get(name, ''))} |" for name, value in defaults.items()]
+    parts.append("## Capabilities\n\n| name | when not declared | meaning |\n|---|---|---|\n" + "\n".join(rows))
     words = [f"| `{o.value}` | {'yes' if o else 'no'} |" for o in Outcome]
     parts.append("## Outcomes\n\n| outcome | success |\n|---|---|\n" + "\n".join(words))
     return "\n\n".join(parts) + "\n"
+
+
+def _meanings(of: type) -> dict[str, str]:
+    """The fields of a class in order, with the strings that stand under them in its source."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(of))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for statement in body.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            found[statement.target.id] = ""
+        elif found and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            found[list(found)[-1]] = inspect.cleandoc(str(statement.value.value))
+    return found
 
 
 def options() -> str:

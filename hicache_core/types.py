@@ -178,7 +178,9 @@ class IoContext:
     deadline: float | None = None
     """time.monotonic() after which the core no longer waits; clients set their own timeouts from it."""
     priority: int = 0
+    """As the caller of the operation gave it. The core hands it on and orders nothing by it."""
     tenant: str = ""
+    """Of the session; its namespace holds it already."""
     prefix_keys: Sequence[str] | None = None
     """Physical keys from the start of the sequence up to the first key of the call, where asked for."""
     replace: bool = False
@@ -207,10 +209,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     zero_copy_v1: bool = False
     """batch_get_v1/batch_set_v1 are native and move bytes straight from and into the registered pool."""
     native_v2: bool = False
+    """The v2 hooks are the store's own: all pools of a hybrid model in one call, straight from and into lent pools."""
     replace: bool = False
     """set with ctx.replace swaps the bytes atomically."""
     delete: Literal["immediate", "eventual", "none"] = "none"
+    """Whether a page that was deleted is gone when the call returns, some time later, or cannot be deleted."""
     scan: bool = False
+    """Keys can be listed, with sizes and times."""
     reports_exists: bool = False
     """set answers EXISTS, not STORED, for a key that was there."""
     clean_miss: bool = False

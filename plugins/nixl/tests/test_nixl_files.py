@@ -18,6 +18,7 @@ from hicache_core.namespace import Identity
 from hicache_core.pools.geometry import KVGeometry
 from hicache_core.pools.host import make_host_pool
 from hicache_core.storage import open_session
+from hicache_core.storage.lent_memory import address_of
 from hicache_core.storage.seals import aligned_memory
 from hicache_core.types import IoContext, Outcome, Page
 
@@ -258,3 +259,14 @@ def test_what_cannot_be_is_refused_when_it_is_opened(
 ) -> None:
     with pytest.raises(error, match=said):
         opened(**options)
+
+
+def test_memory_may_be_taken_back_after_the_agents_have_ended(opened: Callable[..., Any], tmp_path: Path) -> None:
+    """Another thread may be about to, when the store is closed."""
+    store = opened(root=str(tmp_path / "kv"), agents=1)
+    memory = aligned_memory(4096)
+    extent = address_of(memory), 4096
+    with store._agents.one(None) as agent:
+        agent.register(extent)
+    agent.close()
+    agent.unregister(extent)
