@@ -209,7 +209,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     zero_copy_v1: bool = False
     """batch_get_v1/batch_set_v1 are native and move bytes straight from and into the registered pool."""
     native_v2: bool = False
-    """The v2 hooks are the store's own: all pools of a hybrid model in one call, straight from and into lent pools."""
+    """The v2 hooks are the store's own: all pools of a hybrid model in one call, by lent memory."""
     replace: bool = False
     """set with ctx.replace swaps the bytes atomically."""
     delete: Literal["immediate", "eventual", "none"] = "none"

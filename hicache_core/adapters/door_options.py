@@ -35,6 +35,10 @@ class DoorOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     timeout: Annotated[float, Meta(description="seconds, deadline of one operation", gt=0)] = 10.0
     read_workers: Annotated[int, Meta(description="I/O threads for exists and get", ge=1, le=MOST_WORKERS)] = 4
     write_workers: Annotated[int, Meta(description="I/O threads for set", ge=1, le=MOST_WORKERS)] = 4
+    worker_cpus: Annotated[
+        tuple[Annotated[int, Meta(ge=0)], ...],
+        Meta(description="CPUs for the I/O threads of each direction, in turn; empty: the system chooses"),
+    ] = ()
     stage_bytes: Annotated[int, Meta(description="memory per I/O thread for pages that cannot go straight", ge=0)] = (
         8 << 20
     )
@@ -61,6 +65,7 @@ class DoorOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
             timeout=self.timeout,
             read_workers=self.read_workers,
             write_workers=self.write_workers,
+            worker_cpus=self.worker_cpus,
             stage_bytes=self.stage_bytes,
             mac_key=_mac_key(self.mac_key_file, where),
             tenant=self.tenant,

@@ -67,6 +67,10 @@ class HiCacheConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     negative_cache_ttl: Annotated[float, Meta(description="seconds for which a miss in L3 is believed", ge=0)] = 0.5
     storage_timeout: Annotated[float, Meta(description="seconds, deadline of one L3 call", gt=0)] = 10.0
     storage_workers: Annotated[int, Meta(description="I/O threads per direction", ge=1, le=MOST_WORKERS)] = 2
+    storage_worker_cpus: Annotated[
+        list[Annotated[int, Meta(ge=0)]],
+        Meta(description="CPUs for the I/O threads of each direction, in turn; none: the system chooses"),
+    ] = []
     tp_lcm_size: Annotated[int | None, Meta(description="grid for page_head objects shared across TP sizes")] = None
     disable_radix_cache: Annotated[
         bool, Meta(description="the engine's: no prefix cache; excludes the hierarchy")

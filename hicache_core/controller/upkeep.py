@@ -58,7 +58,10 @@ class Upkeep(RequestLife):
             raise IdentityError("attaching a storage backend needs an identity: what the bytes of a page depend on")
         config = self.config
         settings = SessionSettings(
-            timeout=config.storage_timeout, read_workers=config.storage_workers, write_workers=config.storage_workers
+            timeout=config.storage_timeout,
+            read_workers=config.storage_workers,
+            write_workers=config.storage_workers,
+            worker_cpus=tuple(config.storage_worker_cpus),
         )
         if options is None and isinstance(backend, str):
             options = config.hicache_storage_backend_options or None

@@ -56,6 +56,8 @@ class BareCase:
     at_least, aim: the share of the client's throughput, for put and for get, that is asked (0: nothing is)
     and that is hoped for.
     apart: each side has a store of its own, since two clients of one store would get in each other's way.
+    workers_apart: the session's workers are kept on CPUs of their own (`SessionSettings.worker_cpus`); False where
+    the client copies in threads of its own, which want a CPU too.
     """
 
     variant: str
@@ -64,6 +66,7 @@ class BareCase:
     at_least: float = 0.75
     aim: float | None = None
     apart: bool = False
+    workers_apart: bool = True
 
 
 def bare_cases(backend: str) -> Sequence[BareCase]:

@@ -22,6 +22,7 @@ from hicache_core.storage.dispatch import Dispatch
 from hicache_core.storage.guard import Guard
 from hicache_core.storage.ledger import StorageLedger
 from hicache_core.storage.parts import Parts
+from hicache_core.storage.placing import check_cpus
 from hicache_core.storage.queries import Query
 from hicache_core.storage.reading import Reader
 from hicache_core.storage.seals import SealRing
@@ -58,6 +59,7 @@ def open_session(
     opened is closed then.
     """
     settings = settings or SessionSettings()
+    check_cpus(settings.worker_cpus)
     choice = choose_backend(backend, options, strict=strict_options)
     declared = choice.capabilities
     chain = TransformChain(resolve(TRANSFORM_GROUP, "transform", transforms), declared)
@@ -127,7 +129,8 @@ def _wire(
     guard = Guard(dispatch, ledger, damage, capabilities, sealer, chain, settings.heal, breakers[Direction.READ])
     counts = {Direction.READ: settings.read_workers, Direction.WRITE: settings.write_workers, Direction.ADMIN: 1}
     thread_name = f"hicache-{name}"
-    groups = {d: WorkerGroup(d, counts[d], breakers[d], ledger, thread_name) for d in Direction}
+    cpus = settings.worker_cpus
+    groups = {d: WorkerGroup(d, counts[d], breakers[d], ledger, thread_name, cpus) for d in Direction}
     registers = capabilities.registration == "region"
     io = (Direction.READ, Direction.WRITE)
     calls = {d: StoreCalls(breakers[d], ledger) for d in io}

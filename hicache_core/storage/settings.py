@@ -22,6 +22,10 @@ class SessionSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
     timeout: Annotated[float, Meta(description="seconds, deadline of one operation", gt=0)] = 10.0
     read_workers: Annotated[int, Meta(description="I/O threads for exists and get", ge=1, le=MOST_WORKERS)] = 2
     write_workers: Annotated[int, Meta(description="I/O threads for set", ge=1, le=MOST_WORKERS)] = 2
+    worker_cpus: Annotated[
+        tuple[Annotated[int, Meta(ge=0)], ...],
+        Meta(description="CPUs for the I/O threads of each direction, in turn; empty: the system chooses"),
+    ] = ()
     stage_bytes: Annotated[int, Meta(description="memory per I/O thread for pages that cannot go straight", ge=0)] = (
         8 << 20
     )

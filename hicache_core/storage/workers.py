@@ -14,6 +14,7 @@ import os
 import queue
 import threading
 import weakref
+from collections.abc import Sequence
 from enum import Enum
 from time import monotonic as wall
 from typing import Any
@@ -23,6 +24,7 @@ from hicache_core.errors import trace_of
 from hicache_core.storage.breaker import Breaker
 from hicache_core.storage.handles import Call, Handle
 from hicache_core.storage.ledger import StorageLedger
+from hicache_core.storage.placing import stay_on
 from hicache_core.types import Outcome
 
 REPLACEMENTS = 2
@@ -61,9 +63,18 @@ class _Worker:
 class WorkerGroup:
     """The workers of one direction and their queue. Threads start with the first call."""
 
-    def __init__(self, direction: Direction, count: int, breaker: Breaker, ledger: StorageLedger, name: str) -> None:
+    def __init__(
+        self,
+        direction: Direction,
+        count: int,
+        breaker: Breaker,
+        ledger: StorageLedger,
+        name: str,
+        cpus: Sequence[int] = (),
+    ) -> None:
+        """cpus: one for each worker in turn; empty: wherever the system puts them."""
         self.direction, self.count, self.breaker = direction, count, breaker
-        self._ledger, self._name = ledger, name
+        self._ledger, self._name, self._cpus = ledger, name, cpus
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._mutex = threading.Lock()
         self._workers: set[_Worker] = set()
@@ -211,11 +222,11 @@ class WorkerGroup:
             _log.warning("%d of %d %s workers run: %s", len(self._workers), self.count, self.direction, error)
 
     def _start(self) -> None:
-        worker = _Worker()
+        worker, number = _Worker(), next(self._numbers)
         worker.thread = threading.Thread(
             target=self._serve,
-            args=(worker,),
-            name=f"{self._name}-{self.direction}-{next(self._numbers)}",
+            args=(worker, self._cpus[number % len(self._cpus)] if self._cpus else None),
+            name=f"{self._name}-{self.direction}-{number}",
             daemon=True,
         )
         self._workers.add(worker)
@@ -225,7 +236,9 @@ class WorkerGroup:
             self._workers.discard(worker)
             raise
 
-    def _serve(self, worker: _Worker) -> None:
+    def _serve(self, worker: _Worker, cpu: int | None) -> None:
+        if cpu is not None:
+            stay_on(cpu)
         try:
             while not worker.replaced:
                 call = self._queue.get()

@@ -72,6 +72,6 @@ def _room(nbytes: int) -> int:
 
 
 CASES = (
-    BareCase("embedded", _embedded, BareMooncake, at_least=0.75, aim=0.85, apart=True),
-    BareCase("two processes", _two_processes, BareMooncake, at_least=0.9),
+    BareCase("embedded", _embedded, BareMooncake, at_least=0.75, aim=0.85, apart=True, workers_apart=False),
+    BareCase("two processes", _two_processes, BareMooncake, at_least=0.9, workers_apart=False),
 )
