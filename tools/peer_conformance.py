@@ -1,8 +1,8 @@
 """Writes docs/peer-conformance.md: SGLang's own storage classes, judged. usage: tools/peer_conformance.py [--reuse]
 
 Sets up a real SGLang below .peers (tools/peers/sglang.sh) where there is none, judges each class in a process of its
-own, two at a time, keeps the JSON reports in .peers/sglang/reports, and writes the page: three quarters of an hour, most
-of it mooncake's. SGLANG_PEER names another set-up. --reuse takes the reports that are there and judges what is missing.
+own, two at a time, keeps the JSON reports in .peers/sglang/reports, and writes the page: three quarters of an hour,
+most of it mooncake's. SGLANG_PEER names another set-up. --reuse judges only what has no report there yet.
 """
 
 from __future__ import annotations
