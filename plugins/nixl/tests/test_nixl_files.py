@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from hicache_file.backdoor import FileBackDoor
 from hicache_nixl import agents
 from hicache_nixl.posix import Mover
+from hicache_nixl.transfers import Job
 
 from hicache_core.errors import MisuseError, OpenError, OptionError
 from hicache_core.namespace import Identity
@@ -178,13 +179,15 @@ def test_a_file_that_is_cut_while_it_is_read_fails_alone(
     store = opened(root=str(tmp_path / "kv"))
     pages = [page(10 + index) for index in range(3)]
     store.batch_set(keys[:3], pages, IoContext())
-    inner = Mover.read
+    inner = Mover.move
 
-    def cut_first(self: Mover, jobs: Any, deadline: Any, verify: Any) -> bool:
-        os.truncate(f"/proc/self/fd/{jobs[1].fd}", 100)
-        return inner(self, jobs, deadline, verify)
+    def cut(jobs: Iterable[Job]) -> Iterator[Job]:
+        for job in jobs:
+            if job.position == 1:
+                os.truncate(f"/proc/self/fd/{job.fd}", 100)
+            yield job
 
-    monkeypatch.setattr(Mover, "read", cut_first)
+    monkeypatch.setattr(Mover, "move", lambda self, way, jobs, *rest: inner(self, way, cut(jobs), *rest))
     into = [page(0) for _ in range(3)]
     assert store.batch_get(keys[:3], into, IoContext()) == [Outcome.HIT, Outcome.CORRUPT, Outcome.HIT]
     assert same(into[0], pages[0])

@@ -36,20 +36,21 @@ class Transfer:
     """Bytes on their way. The handle is released when it has ended; until then its memory is lent."""
 
     def __init__(self, agent: Any, handle: Any, name: str) -> None:
-        """Raises NixlError where it is refused."""
         self._agent, self._handle, self._name = agent, handle, name
+        self._trouble = ""
         self._state = self._ask(agent.transfer)
 
     def ended(self) -> bool:
-        """One look, by which a transfer also makes progress. Raises NixlError where it has failed."""
+        """One look, by which a transfer also makes progress. Raises NixlError, each time, where it has failed."""
         if self._state == "PROC":
             self._state = self._ask(self._agent.check_xfer_state)
         if self._state == "PROC":
             return False
         if self._handle is not None:
-            self._release()
+            handle, self._handle = self._handle, None
+            self._agent.release_xfer_handle(handle)
         if self._state != "DONE":
-            raise NixlError(f"{self._name}: it ended as {self._state}")
+            raise NixlError(f"{self._name}: {self._trouble or f'it ended as {self._state}'}")
         return True
 
     def wait(self) -> None:
@@ -66,17 +67,16 @@ class Transfer:
     def _ask(self, question: Callable[[Any], str]) -> str:
         try:
             return question(self._handle)
-        except Exception as error:
-            self._release()
-            raise NixlError(f"{self._name}: {error}") from error
-
-    def _release(self) -> None:
-        handle, self._handle = self._handle, None
-        self._agent.release_xfer_handle(handle)
+        except Exception as error:  # noqa: BLE001 - NIXL raises kinds of its own; `ended` tells it
+            self._trouble = str(error)
+            return "ERR"
 
 
 class Agent:
-    """One agent with one plugin. Used by one thread at a time; `lock` is for registration beside a running call."""
+    """One agent with one plugin. Used by one thread at a time.
+
+    lock: held during calls, since memory may be registered beside them.
+    """
 
     def __init__(self, name: str, plugin: str, parameters: Mapping[str, str]) -> None:
         from nixl import nixl_agent, nixl_agent_config
@@ -100,16 +100,14 @@ class Agent:
             if registered is not None:
                 self._agent.deregister_memory(registered)
 
-    @contextmanager
-    def lent(self, kind: str, targets: Sequence[tuple[Any, ...]]) -> Iterator[None]:
-        """Registers what transfers go to or come from, meanwhile. kind: FILE or OBJ. Raises NixlError."""
-        with self.lock:
-            with self._named(f"registration of {len(targets)} targets"):
-                registered = self._agent.register_memory(list(targets), kind)
-            try:
-                yield
-            finally:
-                self._agent.deregister_memory(registered)
+    def lend(self, kind: str, targets: Sequence[tuple[Any, ...]]) -> Any:
+        """Register what transfers go to or come from, until `take_back`. kind: FILE or OBJ. Raises NixlError."""
+        with self._named(f"registration of {len(targets)} targets"):
+            return self._agent.register_memory(list(targets), kind)
+
+    def take_back(self, lent: Any) -> None:
+        """What `lend` gave; nothing may be under way to or from it."""
+        self._agent.deregister_memory(lent)
 
     def begin(self, operation: str, local: Descriptors, kind: str, remote: Descriptors) -> Transfer:
         """Begin a transfer between memory and targets that are lent. operation: WRITE or READ. Raises NixlError."""
@@ -129,8 +127,12 @@ class Agent:
         remote: Descriptors,
     ) -> None:
         """One transfer, waited for: its memory is lent until then, however long that takes. Raises NixlError."""
-        with self.lent(kind, targets):
-            self.begin(operation, local, kind, remote).wait()
+        with self.lock:
+            lent = self.lend(kind, targets)
+            try:
+                self.begin(operation, local, kind, remote).wait()
+            finally:
+                self.take_back(lent)
 
     def query(self, descriptors: Sequence[tuple[Any, ...]], kind: str) -> list[bool]:
         """Whether each target is there. Raises NixlError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,7 +16,7 @@ from hicache_core.errors import MisuseError, OpenError, OptionError
 from hicache_core.plugin.spec import hookimpl
 from hicache_core.storage.lent_memory import Extent, address_of, extents_of
 from hicache_core.storage.seals import aligned_memory
-from hicache_core.types import Buffer, HostPoolView, OpenContext, PoolName
+from hicache_core.types import Buffer, HostPoolView, IoContext, OpenContext, Outcome, Page, PoolName
 from hicache_nixl.agents import Agents
 from hicache_nixl.objects import open_objects
 from hicache_nixl.options import PARAMETERS, NixlOptions, capabilities
@@ -75,6 +76,16 @@ class NixlFileBackend(FileBackend):
         self.capabilities = capabilities(options)
         self._pools: dict[PoolName, tuple[HostPoolView, list[Extent]]] = {}
         self._registering = threading.Lock()
+
+    @hookimpl
+    def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        """As hicache-file's, without its mark `pagewise`: a transfer's pages come together, too many for a cache."""
+        return super().batch_get(keys, pages, ctx)
+
+    @hookimpl
+    def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        """See batch_get."""
+        return super().batch_set(keys, pages, ctx)
 
     @hookimpl
     def register_region(self, buffer: Buffer) -> None:
