@@ -53,7 +53,7 @@ class Hf3fsBackend:
         """Read each slot into its page's buffers."""
         with self._gate.call():
             try:
-                return self._store.reader.read(keys, pages, ctx.deadline, ctx.verify_page)
+                return self._store.reader.read(keys, pages, ctx)
             except IndexTimeout as error:
                 return self._late(error, len(keys))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from hicache_core.types import Outcome, Page
+from hicache_core.types import IoContext, Outcome, Page
 from hicache_hf3fs.counters import Counters
 from hicache_hf3fs.index.interface import Index, Row, askable
-from hicache_hf3fs.jobs import AtPage, Job, Mover, at_no_page
+from hicache_hf3fs.jobs import Job, Mover
 
 _ATTEMPTS = 16
 """How often a page is looked up again whose slot was given away while it was read (replaced, say)."""
@@ -21,17 +21,15 @@ class Reader:
         self._index, self._mover, self._counters = index, mover, counters
         self._touch_interval = touch_interval
 
-    def read(
-        self, keys: Sequence[str], pages: Sequence[Page], deadline: float | None, verify: AtPage = at_no_page
-    ) -> list[Outcome]:
-        """Fill each page from its slot, and tell `verify`. Raises IndexFailure where the index cannot be asked."""
+    def read(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+        """Fill each page from its slot. Raises IndexFailure where the index cannot be asked."""
         outcomes = [Outcome.MISS] * len(keys)
         keys = askable(keys)
         todo = list(range(len(keys)))
         for _ in range(_ATTEMPTS):
             if not todo:
                 break
-            todo = self._attempt(keys, pages, todo, outcomes, deadline, verify)
+            todo = self._attempt(keys, pages, todo, outcomes, ctx)
         return outcomes
 
     def _attempt(
@@ -40,12 +38,11 @@ class Reader:
         pages: Sequence[Page],
         todo: Sequence[int],
         outcomes: list[Outcome],
-        deadline: float | None,
-        verify: AtPage,
+        ctx: IoContext,
     ) -> list[int]:
         """Look up and read; the positions of pages whose slots were given away meanwhile."""
         asked = keys if len(todo) == len(keys) else [keys[i] for i in todo]
-        epoch, rows = self._index.lookup(asked, deadline)
+        epoch, rows = self._index.lookup(asked, ctx.deadline)
         jobs: list[Job] = []
         stale: list[int] = []
         old = time.time() - self._touch_interval
@@ -62,8 +59,8 @@ class Reader:
                 stale.append(row.id)
         if not jobs:
             return []
-        moved = self._mover.read(jobs, deadline, verify)
-        there = self._index.still(epoch, [job.id for job in jobs], stale, deadline)
+        moved = self._mover.read(jobs, ctx.deadline, ctx.verify_page)
+        there = self._index.still(epoch, [job.id for job in jobs], stale, ctx.deadline)
         again = []
         for job in jobs:
             if there is not None and job.id not in there:
