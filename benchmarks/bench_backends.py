@@ -144,7 +144,7 @@ class Sides:
 
 def _settings(case: BareCase) -> SessionSettings:
     """Workers stay apart where that is for their good: some kernels of virtual machines gather woken threads on one
-    CPU, where two workers take as long as one. The client is one thread and meets nothing of this."""
+    CPU, where two workers take as long as one. A client of one thread meets nothing of this."""
     apart = case.workers_apart and sys.platform == "linux"
     return SessionSettings(timeout=PATIENCE, worker_cpus=tuple(sorted(os.sched_getaffinity(0))) if apart else ())
 

@@ -22,6 +22,7 @@ Rules for every hook of the data plane
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,12 +60,19 @@ def pagewise(hook: _Hook) -> _Hook:
     """Mark batch_get, batch_set or one of their _v1: it tells the session of each page as it comes to it.
 
     A get calls `ctx.verify_page(i)` once page i is in place, a set `ctx.seal_page(i)` before it reads page i, so that
-    the page is hashed while it lies in the processor's cache. A page that a set stores without is a violation. The
+    the page is hashed while it lies in the processor's cache. A page that was stored unsealed is a violation. The
     mark belongs to the function: a wrapper or a subclass that touches pages after the marked hook has its own
     function without it. Where a v1 hook is there too, both are marked or neither counts.
     """
-    setattr(hook, PAGEWISE, True)
+    setattr(hook, PAGEWISE, weakref.ref(hook))  # itself: functools.wraps copies a function's attributes
     return hook
+
+
+def is_pagewise(hook: Callable[..., Any]) -> bool:
+    """Whether this very function (or the one of this method) is marked `pagewise`, and not one that it wraps."""
+    function = getattr(hook, "__func__", hook)
+    mark = getattr(function, PAGEWISE, None)
+    return mark is not None and mark() is function
 
 
 REQUIRED_HOOKS = ("batch_exists", "batch_get", "batch_set", "close")
