@@ -193,7 +193,8 @@ class IoContext:
     """The pages of a v1 or v2 call as buffers, seal included: what the defaults use."""
     seal_page: Callable[[int], None] = _no_page
     """set: stamp the seal of the call's page of this index. A hook marked `pagewise` calls it just before it reads
-    that page, seal included; from any thread, more than once if it likes."""
+    that page, seal included; from any thread, more than once if it likes, never after it has returned. Raises where
+    nobody waits for the call any more: the memory may hold other pages by then, and nothing is to be stored."""
     verify_page: Callable[[int], None] = _no_page
     """get: let the session judge the call's page of this index by its seal. A hook marked `pagewise` calls it once
     all bytes of that page are in place, and again where it has filled the page anew; never after it has returned."""

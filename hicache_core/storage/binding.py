@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hicache_core.plugin.checks import HOOKS, MARK
-from hicache_core.plugin.spec import PAGEWISE
+from hicache_core.plugin.spec import is_pagewise
 
 
 class HookBinding:
@@ -32,7 +32,7 @@ class HookBinding:
     def pagewise(self, hook: str) -> bool:
         """Whether batch_get or batch_set (`hook`), and its v1 where there is one, are marked `pagewise`."""
         methods = [self._bound[name][0] for name in (hook, f"{hook}_v1") if name in self._bound]
-        return all(getattr(method, PAGEWISE, False) for method in methods)
+        return all(map(is_pagewise, methods))
 
     def __contains__(self, name: str) -> bool:
         return name in self._bound

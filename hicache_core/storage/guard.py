@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hicache_core.errors import MisuseError
 from hicache_core.seal import Prepared, Sealer
 from hicache_core.storage.answers import ContractViolation, checked_by_pool, checked_outcomes
 from hicache_core.storage.batches import PageBatch
@@ -105,6 +106,26 @@ def _context_by_pool(
     return replace(ctx, seals=None if seals is None else by_seal, pages=by_page)
 
 
+class _Telling:
+    """`ctx.seal_page` or `ctx.verify_page` of one hook call: its page `index` is page `lo + index` of the batch.
+
+    Ends with the call. A thread that a store left behind would stamp seals that are lent to another call by then.
+    """
+
+    __slots__ = ("_at_page", "_count", "_lo", "over")
+
+    def __init__(self, at_page: Callable[[int], None], lo: int, count: int) -> None:
+        self._at_page, self._lo, self._count = at_page, lo, count
+        self.over = False
+
+    def __call__(self, index: int) -> None:
+        if self.over:
+            raise MisuseError("seal_page or verify_page was called after its hook had returned")
+        if not 0 <= index < self._count:
+            raise IndexError(f"seal_page or verify_page was told of page {index} in a call of {self._count}")
+        self._at_page(self._lo + index)
+
+
 def issuer(
     guard: Guard,
     hook: str,
@@ -121,11 +142,15 @@ def issuer(
 
     def issue(lo: int, hi: int) -> list[Outcome]:
         told = ctx if lengths is None else replace(ctx, lengths=[0] * (hi - lo))
-        if at_page is not None:
-            here = at_page if lo == 0 else lambda index: at_page(lo + index)
-            told = replace(told, verify_page=here) if operation == "get" else replace(told, seal_page=here)
+        telling = None if at_page is None else _Telling(at_page, lo, hi - lo)
+        if telling is not None:
+            told = replace(told, verify_page=telling) if operation == "get" else replace(told, seal_page=telling)
         arguments = sealed.arguments(hook, lo, hi, told)
-        answer = guard.dispatch.call(hook, **arguments)
+        try:
+            answer = guard.dispatch.call(hook, **arguments)
+        finally:
+            if telling is not None:
+                telling.over = True
         if lengths is not None and told.lengths is not None:
             if len(told.lengths) != hi - lo:
                 raise ContractViolation(hook, f"left {len(told.lengths)} lengths for {hi - lo} keys")

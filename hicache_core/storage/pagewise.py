@@ -4,26 +4,34 @@ Beyond the processor's cache, hashing a page costs as much as copying half of it
 costs a quarter of that. A hook marked `pagewise` therefore says when it comes to a page. It is believed in nothing
 else: what it never had judged is judged when it has returned, and a page that it stored unsealed is a violation of
 the contract. Not for v2 calls: the indices would be those of one pool's part.
+
+A caller that has stopped waiting may have other bytes in its memory by now, which must not be sealed as the page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hicache_core.seal import Sealer
+from hicache_core.errors import StorageError
+from hicache_core.seal import SEAL_BYTES, Sealer
 from hicache_core.storage.answers import ContractViolation
 from hicache_core.storage.guard import SealedBatch
 from hicache_core.storage.handles import Call
 from hicache_core.types import Outcome
 
 HIT = Outcome.HIT
+_NO_SEAL = bytes(SEAL_BYTES)
+
+
+class GivenUp(StorageError):
+    """Ends a set call inside the store: its caller has stopped waiting, and its memory may hold other pages."""
 
 
 class PageSeals:
     """Stamps the pages of one set call: `seal` at the store's word, `seal_all` before it."""
 
-    def __init__(self, sealer: Sealer, sealed: SealedBatch) -> None:
-        self._sealer, self._sealed = sealer, sealed
+    def __init__(self, sealer: Sealer, sealed: SealedBatch, call: Call) -> None:
+        self._sealer, self._sealed, self._call = sealer, sealed, call
         self._prepared = sealed.prepared(sealer)
         self._stamped = bytearray(len(sealed.batch))
 
@@ -32,15 +40,24 @@ class PageSeals:
         self._sealer.stamp_batch(self._sealed.batch.keys, self._sealed.full, self._prepared)
 
     def seal(self, index: int) -> None:
-        """One page."""
-        self._sealer.stamp_page(self._prepared[index], self._sealed.full[index])
+        """One page. Raises GivenUp, and leaves no seal, where it was abandoned before all of it was hashed."""
+        page = self._sealed.full[index]
+        self._sealer.stamp_page(self._prepared[index], page)
+        if self._call.abandoned:
+            page[0][:SEAL_BYTES] = _NO_SEAL
+            raise GivenUp("nobody waits for this set any more, and its memory may hold other pages by now")
         self._stamped[index] = 1
 
     def checked(self, hook: str, issue: Callable[[int, int], list[Outcome]]) -> Callable[[int, int], list[Outcome]]:
         """`issue`, which raises ContractViolation where a page was stored that had not been sealed."""
 
         def issue_checked(lo: int, hi: int) -> list[Outcome]:
-            outcomes = issue(lo, hi)
+            try:
+                outcomes = issue(lo, hi)
+            except GivenUp:
+                return [Outcome.TIMEOUT] * (hi - lo)
+            if self._call.abandoned:
+                return outcomes
             for index, outcome in enumerate(outcomes, lo):
                 if outcome is Outcome.STORED and not self._stamped[index]:
                     raise ContractViolation(hook, f"stored page {index - lo} without calling ctx.seal_page for it")

@@ -159,7 +159,7 @@ class Writer:
                     stage, pages = self._staged(pages, sizes)
                 batch = replace(batch, pages=pages, sizes=sizes, slots=None, pools=())
             sealed = SealedBatch(batch, seals)
-            stamps = None if guard.sealer is None else PageSeals(guard.sealer, sealed)
+            stamps = None if guard.sealer is None else PageSeals(guard.sealer, sealed, call)
             if stamps is not None and hook in guard.pagewise:
                 issue = stamps.checked(hook, issuer(guard, hook, "set", sealed, ctx, at_page=stamps.seal))
             else:

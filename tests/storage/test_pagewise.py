@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from hicache_core.clock import ManualClock
+from hicache_core.errors import MisuseError
 from hicache_core.plugin.spec import hookimpl, pagewise
 from hicache_core.seal import Sealer
 from hicache_core.storage import SessionSettings
@@ -101,6 +104,25 @@ def test_the_mark_does_not_pass_to_a_hook_around_it(kit: Any, counted: dict[str,
     assert counted["check_batch"] == 2
 
 
+def test_a_wrapper_that_copies_the_names_of_its_hook_has_no_mark(kit: Any) -> None:
+    def spoiling(hook: Any) -> Any:
+        @functools.wraps(hook)
+        def around(self: Any, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> Any:
+            outcomes = hook(self, keys, pages, ctx)
+            for page in pages:
+                page[-1][0] ^= 1
+            return outcomes
+
+        return around
+
+    class Spoiling(kit.Paged):  # type: ignore[misc]
+        batch_get = spoiling(kit.Paged.batch_get)
+
+    session = kit.open(Spoiling())
+    session.set(kit.hashes(3), kit.sources(3))
+    assert session.get(kit.hashes(3), kit.rooms(3)) == [Outcome.CORRUPT] * 3
+
+
 def test_a_v1_hook_is_not_believed_alone(kit: Any, counted: dict[str, int]) -> None:
     class HalfMarked(kit.Paged):  # type: ignore[misc]
         @hookimpl
@@ -158,14 +180,82 @@ def test_the_pages_after_a_probe_are_counted_from_their_own_call(kit: Any) -> No
     assert [len(keys) for hook, keys in store.calls if hook == "batch_get"] == [1, 3]
 
 
-def test_an_index_beside_the_batch_is_the_stores_error(kit: Any) -> None:
+@pytest.mark.parametrize("beside", [2, -1])
+def test_an_index_beside_the_batch_is_the_stores_error(kit: Any, beside: int) -> None:
     class Beside(kit.Paged):  # type: ignore[misc]
         @hookimpl
         @pagewise
         def batch_get(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
-            ctx.verify_page(len(keys))
+            ctx.verify_page(beside)
             return [HIT] * len(keys)
 
     session = kit.open(Beside())
     session.set(kit.hashes(2), kit.sources(2))
     assert session.get(kit.hashes(2), kit.rooms(2)) == [Outcome.UNAVAILABLE] * 2
+
+
+@pytest.mark.parametrize("moment", ["before the page is hashed", "while it is hashed"])
+def test_what_lies_in_memory_that_was_given_up_is_not_sealed_as_the_page(
+    kit: Any, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages of a set that timed out may be those of another sequence by the time the store comes to them."""
+    inside, reused = threading.Event(), threading.Event()
+
+    def wait_inside() -> None:
+        inside.set()
+        assert reused.wait(10)
+
+    class Slow(kit.Paged):  # type: ignore[misc]
+        @hookimpl
+        @pagewise
+        def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> Any:
+            if moment.startswith("before"):
+                wait_inside()
+            return super().batch_set(keys, pages, ctx)
+
+    real = Sealer.stamp_page
+
+    def slow_stamp(self: Sealer, *args: Any) -> None:
+        if moment.startswith("while"):
+            wait_inside()
+        real(self, *args)
+
+    monkeypatch.setattr(Sealer, "stamp_page", slow_stamp)
+    store = Slow()
+    session = kit.open(store)
+    hashes, pages = kit.hashes(3), kit.rooms(3)
+    handle = session.submit_set(hashes, pages)
+    assert inside.wait(10)
+    handle.abandon()
+    for page in pages:
+        for buffer in page:
+            buffer[:] = bytes([9]) * len(buffer)
+    reused.set()
+    assert handle.returned.wait(10)
+    assert handle.result() == [Outcome.TIMEOUT] * 3
+    assert store.pages == {}
+    assert session.get(hashes, kit.rooms(3)) == [Outcome.MISS] * 3
+    assert session.status().recent_errors == []
+
+
+def test_a_thread_that_seals_after_its_call_harms_no_other_call(kit: Any) -> None:
+    """The memory of the seals goes from call to call."""
+    left: list[Any] = []
+
+    class Late(kit.Paged):  # type: ignore[misc]
+        @hookimpl
+        @pagewise
+        def batch_set(self, keys: Sequence[str], pages: Sequence[Page], ctx: IoContext) -> list[Outcome]:
+            ctx.seal_page(0)
+            for seal_page in left:
+                with pytest.raises(MisuseError, match="after its hook had returned"):
+                    seal_page(0)
+            left.append(ctx.seal_page)
+            self.pages[keys[0]] = b"".join(pages[0])
+            return [STORED]
+
+    session = kit.open(Late())
+    hashes, sources = kit.hashes(8), kit.sources(8)
+    for one, page in zip(hashes, sources, strict=True):
+        assert session.set([one], [page]) == [STORED]
+    assert session.get(hashes, kit.rooms(8)) == [HIT] * 8
