@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -73,3 +74,21 @@ def test_what_cannot_run_is_skipped_and_what_breaks_has_failed(
     assert [(one.variant, one.failed) for one in missing] == [("a", False), ("b", True)]
     assert "pip install it" in missing[0].reason
     assert "other bytes than were stored" in missing[1].reason
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are kept on a CPU on Linux only")
+def test_workers_are_kept_apart_where_the_case_does_not_say_otherwise(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[tuple[int, ...]] = []
+    real = bench.open_session
+
+    def spy(*args: Any, **more: Any) -> Any:
+        used.append(more["settings"].worker_cpus)
+        return real(*args, **more)
+
+    monkeypatch.setattr(bench, "open_session", spy)
+    cases = [BareCase("a", no_store, DictClient), BareCase("b", no_store, DictClient, workers_apart=False)]
+    monkeypatch.setattr(bench, "bare_cases", lambda _: cases)
+    _, missing = bench.run(["memory"], [4096], 1)
+    assert (used, missing) == ([tuple(sorted(os.sched_getaffinity(0))), ()], [])

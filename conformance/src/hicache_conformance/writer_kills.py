@@ -60,7 +60,7 @@ def kill_writers(open_store: Opener, audit: Audit, *, sizes: Sequence[int], roun
     """Kill `rounds` writers one after the other; after each, open the store, read every page of it, and audit it.
 
     sizes: payload bytes of the pages. Pages are sealed, so `hicache store verify` can judge them again afterwards.
-    Call it from a process that has no other thread: writers are forked.
+    The backend must have `scan`. Call it from a process that has no other thread: writers are forked.
     """
     rng = random.Random(seed)
     report = KillReport(rounds)
