@@ -54,15 +54,28 @@ class Transfer:
         return True
 
     def wait(self) -> None:
-        """Until it has ended, however long that takes. Raises NixlError where it fails."""
+        """Until it has ended, however long that takes. Raises NixlError where it fails.
+
+        An interrupt (Ctrl-C) is raised only then: whoever gets it may use the memory for something else.
+        """
         pause = FIRST_PAUSE
+        interrupt: BaseException | None = None
         while True:
-            looked = time.monotonic()
-            if self.ended():
-                return
-            if time.monotonic() - looked < BUSY:  # a look that takes longer has moved bytes, and will again
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE) if pause > 0 else pause
+            try:
+                looked = time.monotonic()
+                if self.ended():
+                    break
+                if time.monotonic() - looked < BUSY:  # a look that takes longer has moved bytes, and will again
+                    time.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE) if pause > 0 else pause
+            except NixlError:
+                if interrupt is None:
+                    raise
+                break
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
     def _ask(self, question: Callable[[Any], str]) -> str:
         try:

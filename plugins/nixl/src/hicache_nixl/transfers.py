@@ -107,9 +107,16 @@ class Run:
                 self._drain()
 
     def _drain(self) -> None:
+        """Wait for all that is under way. What one of them raises is raised when the last has ended."""
+        first: BaseException | None = None
         while self._going:
-            self._finish(self._going.popleft())
+            try:
+                self._finish(self._going.popleft())
+            except BaseException as error:  # noqa: BLE001 - raised below
+                first = first or error
         self._used = 0
+        if first is not None:
+            raise first
 
     def _prepare(self, jobs: Sequence[Job]) -> None:
         """Find out which pages go straight, make room for the others, and begin."""
@@ -148,6 +155,9 @@ class Run:
                 going.transfer = self._agent.begin(self._operation, ends[0], "FILE", ends[1])
         except OSError:
             self._settle(going, failed=True)
+        except BaseException:
+            self._take_back(going)
+            raise
         else:
             self._going.append(going)
 
@@ -169,18 +179,25 @@ class Run:
             return True  # `wait` says it once more
 
     def _finish(self, going: _Going) -> None:
+        failed = False
         try:
             if going.transfer is not None:
                 going.transfer.wait()
         except NixlError:
-            self._settle(going, failed=True)
-        else:
-            self._settle(going, failed=False)
+            failed = True
+        except BaseException:
+            self._take_back(going)
+            raise
+        self._settle(going, failed=failed)
+
+    def _take_back(self, going: _Going) -> None:
+        lent, going.lent = going.lent, None
+        if lent is not None:
+            self._agent.take_back(lent)
 
     def _settle(self, going: _Going, *, failed: bool) -> None:
         """A transfer gives its pages up together; alone, by system calls, each has a cause of its own or none."""
-        if going.lent is not None:
-            self._agent.take_back(going.lent)
+        self._take_back(going)
         if failed:
             for job in going.jobs:
                 self._by_system_call(job)
