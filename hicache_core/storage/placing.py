@@ -25,10 +25,10 @@ def check_cpus(cpus: Sequence[int]) -> None:
             f"worker_cpus: threads can be kept on a CPU on Linux only, this is {sys.platform}; leave it out"
         )
     allowed = sorted(os.sched_getaffinity(0))
-    wrong = [cpu for cpu in cpus if cpu not in allowed]
+    wrong = [cpu for cpu in cpus if type(cpu) is not int or cpu not in allowed]
     if wrong:
         raise ConfigError(
-            f"worker_cpus: CPU {wrong[0]} is none that this process may use; those are {_ranges(allowed)}"
+            f"worker_cpus: CPU {wrong[0]!r} is none that this process may use; those are {_ranges(allowed)}"
         )
 
 

@@ -52,9 +52,12 @@ class Direction(str, Enum):
 
 
 class _Worker:
-    __slots__ = ("call", "replaced", "thread")
+    """cpu: the one that it stays on; None: wherever the system puts it."""
 
-    def __init__(self) -> None:
+    __slots__ = ("call", "cpu", "replaced", "thread")
+
+    def __init__(self, cpu: int | None) -> None:
+        self.cpu = cpu
         self.thread: threading.Thread | None = None
         self.call: Call | None = None
         self.replaced = False
@@ -135,7 +138,7 @@ class WorkerGroup:
             if worker is None or worker.replaced or self._held + self._here >= REPLACEMENTS or self._closed:
                 return
             try:
-                self._start()
+                self._start(worker.cpu)
             except RuntimeError:  # no further thread to be had: the others go on
                 _log.warning("no thread could be started in the place of a held %s worker", self.direction)
                 return
@@ -215,18 +218,18 @@ class WorkerGroup:
     def _start_all(self) -> None:
         """Start the workers, or as many as there are threads to be had. Inside the mutex."""
         try:
-            for _ in range(self.count):
-                self._start()
+            for number in range(self.count):
+                self._start(self._cpus[number % len(self._cpus)] if self._cpus else None)
         except RuntimeError as error:
             self._ledger.exception(str(self.direction), error)
             _log.warning("%d of %d %s workers run: %s", len(self._workers), self.count, self.direction, error)
 
-    def _start(self) -> None:
-        worker, number = _Worker(), next(self._numbers)
+    def _start(self, cpu: int | None) -> None:
+        worker = _Worker(cpu)
         worker.thread = threading.Thread(
             target=self._serve,
-            args=(worker, self._cpus[number % len(self._cpus)] if self._cpus else None),
-            name=f"{self._name}-{self.direction}-{number}",
+            args=(worker,),
+            name=f"{self._name}-{self.direction}-{next(self._numbers)}",
             daemon=True,
         )
         self._workers.add(worker)
@@ -236,10 +239,10 @@ class WorkerGroup:
             self._workers.discard(worker)
             raise
 
-    def _serve(self, worker: _Worker, cpu: int | None) -> None:
-        if cpu is not None:
-            stay_on(cpu)
+    def _serve(self, worker: _Worker) -> None:
         try:
+            if worker.cpu is not None:
+                stay_on(worker.cpu)
             while not worker.replaced:
                 call = self._queue.get()
                 if call is None:

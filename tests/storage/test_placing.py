@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,43 @@ def test_workers_take_the_cpus_in_turn(kit: Any, monkeypatch: pytest.MonkeyPatch
     session.get(kit.hashes(1), kit.rooms(1))
     kit.until(lambda: len(asked) == 3)
     assert sorted(asked) == [1, 4, 4]
+
+
+def test_whoever_takes_a_held_workers_place_takes_its_cpu(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, int] = {}
+    monkeypatch.setattr(
+        "hicache_core.storage.workers.stay_on", lambda cpu: asked.setdefault(threading.current_thread().name, cpu)
+    )
+    monkeypatch.setattr(placing.os, "sched_getaffinity", lambda pid: {0, 1, 4})
+    held, freed, where = threading.Event(), threading.Event(), []
+
+    class Holding(kit.Plain):  # type: ignore[misc]
+        @hookimpl
+        def batch_get(self, keys: Sequence[str], pages: Sequence[Page]) -> list[Outcome]:
+            where.append(threading.current_thread().name)
+            held.set()
+            assert freed.wait(10)
+            return [Outcome.MISS] * len(keys)
+
+    session = kit.open(Holding(), settings=SessionSettings(read_workers=2, worker_cpus=(0, 1, 4)))
+    try:
+        for count in (3, 4):  # both workers are held, one after the other
+            handle = session.submit_get(kit.hashes(1), kit.rooms(1))
+            assert held.wait(10)
+            held.clear()
+            handle.abandon()
+            kit.until(lambda count=count: len(asked) == count)
+    finally:
+        freed.set()
+    first, second = (asked[name] for name in where)
+    assert list(asked.values())[2:] == [first, second]
+
+
+@pytest.mark.parametrize("wrong", [1.0, "1", True])
+def test_what_is_no_number_of_a_cpu_is_refused_at_open(kit: Any, monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
+    monkeypatch.setattr(placing.os, "sched_getaffinity", lambda pid: {0, 1})
+    with pytest.raises(ConfigError, match=f"worker_cpus: CPU {wrong!r} is none"):
+        kit.open(kit.Plain(), settings=SessionSettings(worker_cpus=(wrong,)))
 
 
 def test_a_cpu_that_is_not_ours_is_refused_at_open(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
