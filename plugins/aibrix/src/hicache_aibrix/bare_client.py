@@ -93,7 +93,7 @@ def _case(connector: Literal["shfs", "rocksdb"]) -> BareCase:
         load_sdk()  # raises MissingDependencyError, with the install line, before anything is measured
         yield {"root": str(directory / "store"), "connector": connector}
 
-    return BareCase(connector.upper(), store_in, ConnectorClient, at_least=0)
+    return BareCase(connector.upper(), store_in, ConnectorClient, at_least=0, workers_apart=False)
 
 
 CASES = (_case("shfs"), _case("rocksdb"))

@@ -72,4 +72,4 @@ def throwaway(directory: Path, nbytes: int) -> Iterator[Mapping[str, Any]]:
         server.kill()
 
 
-CASES = (BareCase("obstore on SeaweedFS", throwaway, ObstoreThreads, at_least=0.9),)
+CASES = (BareCase("obstore on SeaweedFS", throwaway, ObstoreThreads, at_least=0.9, workers_apart=False),)
