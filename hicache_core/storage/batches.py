@@ -115,8 +115,8 @@ class CutRule:
         most = None
         if self.call_bytes is not None:
             nbytes = sum(sizes) + total * self.stride
-            calls = -(-nbytes // self.call_bytes)
-            most = min(self.call_bytes, -(-nbytes // max(1, calls)) + max(sizes, default=0) // 2)
+            calls = max(1, -(-nbytes // max(1, self.call_bytes)))
+            most = min(self.call_bytes, -(-nbytes // calls) + max(sizes, default=0) // 2)
         ranges, lo, carried, staged = [], 0, 0, 0
         for i, size in enumerate(sizes):
             own, own_staged = size + self.stride, staged_sizes[i] if staged_sizes else 0

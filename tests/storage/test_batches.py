@@ -16,7 +16,7 @@ from hicache_core.types import Outcome, PoolName
 sizes_lists = st.lists(st.integers(0, 5000), max_size=400)
 
 
-@given(sizes_lists, st.one_of(st.none(), st.integers(1, 20_000)), st.one_of(st.none(), st.integers(1, 20_000)))
+@given(sizes_lists, st.one_of(st.none(), st.integers(0, 20_000)), st.one_of(st.none(), st.integers(0, 20_000)))
 def test_cuts_cover_everything_within_the_limits(sizes: list[int], most: int | None, staged: int | None) -> None:
     staged_sizes = [2 * size for size in sizes]
     ranges = CutRule(64, most, staged).cuts(sizes, staged_sizes)
@@ -26,6 +26,10 @@ def test_cuts_cover_everything_within_the_limits(sizes: list[int], most: int | N
         if hi - lo > 1:
             assert most is None or sum(sizes[lo:hi]) + 64 * (hi - lo) <= most
             assert staged is None or sum(staged_sizes[lo:hi]) <= staged
+
+
+def test_a_store_that_wants_no_bytes_at_all_gets_a_page_a_call() -> None:
+    assert CutRule(64, 0).cuts([10, 0]) == [(0, 1), (1, 2)]
 
 
 def test_calls_are_about_equally_large() -> None:
