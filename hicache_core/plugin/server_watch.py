@@ -26,9 +26,10 @@ PATIENCE_SECONDS = 10.0
 def start_watch(server: int, *, starter: int | None = None, patience: float = PATIENCE_SECONDS) -> Watch | None:
     """Have `server`, a child that was not waited for yet, ended when `starter` (this process) is gone.
 
-    None where the system has no pidfds: other than Linux, a kernel before 5.3, a sandbox that forbids them.
+    None where the system has no pidfds (other than Linux, a kernel before 5.3, a Python built for one, a sandbox that
+    forbids them), or no room for one more process: a server is of use without its watch.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not (hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")):
         return None
     with ExitStack() as undo:
         fds = []
@@ -38,15 +39,18 @@ def start_watch(server: int, *, starter: int | None = None, patience: float = PA
             except OSError:
                 return None
             undo.callback(os.close, fds[-1])
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, *map(str, fds), str(patience)],
-            cwd="/",
-            pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # what is sent to the starter's whole group does not end it too
-        )
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__, *map(str, fds), str(patience)],
+                cwd="/",
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # what is sent to the starter's whole group does not end it too
+            )
+        except OSError:
+            return None
 
 
 def main(starter: int, server: int, patience: float) -> None:

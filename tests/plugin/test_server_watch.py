@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hicache_core.plugin.dev_servers import ServerProcess
+from hicache_core.plugin.dev_servers import DevServer, ServerProcess
 from hicache_core.plugin.server_watch import start_watch
 
 if sys.platform != "linux":
@@ -129,3 +129,17 @@ def test_a_watch_goes_with_its_server(tmp_path: Path) -> None:
     server.kill()
     assert second is not None
     assert second.returncode is not None
+
+
+@pytest.mark.parametrize("lacking", ["pidfds in this Python", "a program to run", "pidfds in this kernel"])
+def test_a_server_starts_without_a_watch_where_there_can_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    if lacking == "pidfds in this Python":
+        monkeypatch.delattr(os, "pidfd_open")
+    elif lacking == "a program to run":
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    else:
+        monkeypatch.setattr(os, "pidfd_open", lambda pid: os.open(tmp_path / "absent", os.O_RDONLY))
+    with DevServer("waits", {}, [ServerProcess("waits", WAITS, directory=tmp_path, ready=lambda: True)]) as server:
+        assert server.processes[0].alive
