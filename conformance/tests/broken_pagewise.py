@@ -1,5 +1,7 @@
 """Backends whose hooks are marked `pagewise` and break that promise, and the sound one they depart from."""
 
+from contextlib import suppress
+
 from sound_backend import Sound
 
 from hicache_core.plugin.spec import hookimpl, pagewise
@@ -65,6 +67,17 @@ class SealsItsNeighbour(Pagewise):
             ctx.seal_page((n + 1) % len(keys))
             outcomes.append(self.set(key, page, ctx))
         return outcomes
+
+
+class StoresWhatWasNotSealed(Pagewise):
+    """Goes on where ctx.seal_page raises."""
+
+    caught_by = "a_page_is_sealed_before_it_is_read"
+
+    def set_told(self, key, page, n, ctx):
+        with suppress(Exception):
+            ctx.seal_page(n)
+        return self.set(key, page, ctx)
 
 
 class VerifiesTooSoon(Pagewise):

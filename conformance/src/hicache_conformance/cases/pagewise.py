@@ -9,7 +9,7 @@ from hicache_conformance.cases.registration import Direct
 from hicache_conformance.driver import Driver
 from hicache_conformance.harness import Harness
 from hicache_conformance.material import page_bytes
-from hicache_conformance.verdict import NotApplicable, check, check_bytes, check_equal
+from hicache_conformance.verdict import CaseFailed, NotApplicable, check, check_bytes, check_equal, short
 from hicache_core.storage.binding import HookBinding
 from hicache_core.types import Outcome
 
@@ -22,9 +22,35 @@ def _only_marked(store: Driver, hook: str) -> None:
         raise NotApplicable(f"{hook} is not marked pagewise")
 
 
+class _NobodyWaits(Exception):
+    """As the session's own, where the caller of a set has given up."""
+
+
+def _what_cannot_be_sealed_is_not_stored(h: Harness, store: Driver) -> None:
+    keys = h.keys(7, start=50)
+    pages = [h.lend(key) for key in keys]
+
+    def seal(index: int) -> None:
+        if index >= 3:
+            raise _NobodyWaits("nobody waits for this set any more")
+
+    try:
+        outcomes = store.set(keys, pages, seal_page=seal)
+    except CaseFailed as failure:
+        if failure.__cause__ is None:  # it answered, and wrongly
+            raise
+    else:
+        check(not any(outcomes[3:]), f"pages whose ctx.seal_page raised were answered {short(outcomes[3:])}")
+    h.expect_gone(store, keys[3:])
+    check_equal(
+        store.set(keys[3:], pages[3:]), [Outcome.STORED] * 4, "set of the keys whose ctx.seal_page had raised"
+    )
+    h.expect_hits(store, keys[3:])
+
+
 @case("core", "batch_set, batch_set_v1: pagewise")
 def a_page_is_sealed_before_it_is_read(h: Harness) -> None:
-    """A page's bytes are there only once ctx.seal_page was called for it: those bytes are what is stored."""
+    """Bytes are there only once ctx.seal_page was called for the page: those are stored; nothing where it raises."""
     store = h.open()
     _only_marked(store, "batch_set")
     for turn, (regions, nbytes) in enumerate(_SHAPES):
@@ -37,6 +63,7 @@ def a_page_is_sealed_before_it_is_read(h: Harness) -> None:
         outcomes = store.set(keys, pages, seal_page=seal)
         check_equal(outcomes, [Outcome.STORED] * len(keys), "set of new keys")
         h.expect_hits(store, keys, shape=h.shape(regions, nbytes))
+    _what_cannot_be_sealed_is_not_stored(h, store)
     if not store.has("batch_set_v1"):
         return
     direct = Direct(h)
