@@ -9,11 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from hicache_core.errors import ConfigError
 
 _log = logging.getLogger(__name__)
+_CPUS = 8192
+"""More than Linux is built for."""
 
 
 def check_cpus(cpus: Sequence[int]) -> None:
@@ -24,7 +28,7 @@ def check_cpus(cpus: Sequence[int]) -> None:
         raise ConfigError(
             f"worker_cpus: threads can be kept on a CPU on Linux only, this is {sys.platform}; leave it out"
         )
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = _of_this_process()
     wrong = [cpu for cpu in cpus if type(cpu) is not int or cpu not in allowed]
     if wrong:
         raise ConfigError(
@@ -38,6 +42,22 @@ def stay_on(cpu: int) -> None:
         os.sched_setaffinity(0, {cpu})
     except OSError as error:
         _log.warning("worker_cpus: a worker does not stay on CPU %d (%s)", cpu, error)
+
+
+def _of_this_process() -> list[int]:
+    """What the system lets a thread of this process run on, also where the calling one is kept on fewer: an engine
+    that keeps its own threads on some CPUs may want ours on others."""
+    found: list[int] = []
+
+    def look() -> None:
+        with suppress(OSError):
+            os.sched_setaffinity(0, range(_CPUS))  # the system leaves out those that are not ours
+        found.extend(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=look, name="hicache-cpus")
+    thread.start()
+    thread.join()
+    return sorted(found)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

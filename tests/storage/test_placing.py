@@ -96,3 +96,21 @@ def test_a_cpu_that_was_taken_away_since_is_no_error(kit: Any, monkeypatch: pyte
     session = kit.open(kit.Plain(), settings=SessionSettings(worker_cpus=(min(os.sched_getaffinity(0)),)))
     assert session.set(kit.hashes(1), kit.sources(1)) == [Outcome.STORED]
     assert "does not stay on CPU" in caplog.text
+
+
+def test_workers_may_stay_where_the_thread_that_opens_may_not(kit: Any) -> None:
+    """An engine keeps its own threads on some CPUs, and wants ours on others."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two CPUs")
+    first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+    kept: list[set[int]] = []
+
+    def on_one_cpu() -> None:
+        os.sched_setaffinity(0, {first})
+        kit.open(kit.Plain(), settings=SessionSettings(worker_cpus=(last,)))
+        kept.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=on_one_cpu)
+    thread.start()
+    thread.join()
+    assert kept == [{first}]
