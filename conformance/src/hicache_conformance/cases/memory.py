@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import mmap
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -91,13 +90,18 @@ def repeated_calls_leave_no_pages_in_memory(h: Harness) -> None:
 
 
 def _resident() -> int:
-    """Bytes of this process in memory, after what is free was given back. NotApplicable where /proc is not there."""
+    """Bytes that this process has written, in memory or swapped out, after what is free was given back.
+
+    Not the pages of mapped files, which the system drops when it likes. NotApplicable where /proc does not tell.
+    """
     gc.collect()
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).malloc_trim(0)
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[1])
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            told = dict(line.split(":", 1) for line in file)
     except FileNotFoundError:
-        raise NotApplicable("the memory of a process can only be told where /proc is there") from None
-    return pages * mmap.PAGESIZE
+        told = {}
+    if "RssAnon" not in told:
+        raise NotApplicable("the memory of a process can only be told where /proc/self/status is there")
+    return sum(int(told[name].split()[0]) << 10 for name in ("RssAnon", "RssShmem", "VmSwap") if name in told)
