@@ -272,4 +272,5 @@ def test_memory_may_be_taken_back_after_the_agents_have_ended(opened: Callable[.
     with store._agents.one(None) as agent:
         agent.register(extent)
     agent.close()
+    assert agent._memory == {}
     agent.unregister(extent)
