@@ -53,6 +53,8 @@ class Row(msgspec.Struct, frozen=True):
     share: float
     asked: float
     aim: float | None
+    workers_apart: bool = False
+    """The session's workers were kept on CPUs of their own (`BareCase.workers_apart`)."""
 
     @property
     def reached(self) -> bool:
@@ -200,6 +202,7 @@ def compare(
             round(bare / sealed, 3),
             case.at_least,
             case.aim,
+            bool(_settings(case).worker_cpus),
         )
 
 
@@ -270,6 +273,10 @@ def show(rows: Sequence[Row], missing: Sequence[Unmeasured], rounds: int) -> Non
     title = f"A sealed session against the store's own client: MB/s, {PAGES} pages, medians of {rounds}"
     names = ("store", "pages", "client", "session", "share", "asked", "")
     out.print(table(title, names, shown, right=(2, 3, 4), whole=range(1, 7)))
+    apart = sorted({row.backend for row in rows if row.workers_apart})
+    if apart:
+        told = f"with the session's workers on CPUs of their own (worker_cpus): {', '.join(apart)}"
+        out.print(told, markup=False, highlight=False, soft_wrap=True)
     for one in missing:
         what = "failed" if one.failed else "skipped"
         err.print(f"{what} {one.backend} {one.variant}: {one.reason}", markup=False, soft_wrap=True)

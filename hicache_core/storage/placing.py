@@ -32,7 +32,8 @@ def check_cpus(cpus: Sequence[int]) -> None:
     wrong = [cpu for cpu in cpus if type(cpu) is not int or cpu not in allowed]
     if wrong:
         raise ConfigError(
-            f"worker_cpus: CPU {wrong[0]!r} is none that this process may use; those are {_ranges(allowed)}"
+            f"worker_cpus: CPU {wrong[0]!r} is none that this process may use; name some of {_ranges(allowed)}, "
+            "or leave it out"
         )
 
 
